@@ -1,0 +1,7 @@
+"""Policy Optimization via Importance Sampling (POIS) for Stable-Baselines3."""
+
+from pathlib import Path
+
+__version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
+
+__all__ = ["__version__"]
