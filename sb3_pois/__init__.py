@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from sb3_pois.apois import APOIS
+
 __version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 
-__all__ = ["__version__"]
+__all__ = ["APOIS", "__version__"]

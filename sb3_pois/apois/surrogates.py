@@ -1,0 +1,340 @@
+"""
+The surrogate of APOIS as a function of the policy's parameters.
+
+An episode's log weight is a sum over its steps of log pi'(a|s) - log pi(a|s), and its divergence a sum over its steps of
+D2(pi'(.|s) || pi(.|s)). :class:`DirectSurrogate` evaluates both step by step, for any policy. For linear-Gaussian
+policies :class:`LinearGaussianSurrogate` gets both from sums over each episode that are computed once per batch.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from sb3_pois.apois.action_distributions import Params
+from sb3_pois.apois.policies import MlpPolicy
+from sb3_pois.common.buffers import EpisodeRolloutBuffer
+from sb3_pois.common.conjugate_gradient import conjugate_gradient
+from sb3_pois.common.divergences import gaussian_renyi_divergence, mean_exponentiated_divergence
+from sb3_pois.common.episode_surrogate import EpisodeSurrogate, EpisodeTerms
+from sb3_pois.common.importance import self_normalized_weights, sum_per_episode
+from sb3_pois.common.parameters import ParameterVector
+from sb3_pois.common.surrogate import Direction
+
+# Statistics of up to this many numbers are always worth their memory
+SMALL_STATISTICS = 2**22
+
+
+class _Chunk(NamedTuple):
+    """Steps that are evaluated together, and what the behavioral policy has to say about them."""
+
+    observations: PyTorchObs
+    actions: th.Tensor
+    episode_index: th.Tensor
+    behavioral_params: Params
+    behavioral_log_prob: th.Tensor
+
+
+class ActionSurrogate(EpisodeSurrogate):
+    """
+    Surrogate of a batch as a function of the policy's parameters.
+
+    The policy is never changed: targets are evaluated functionally.
+
+    :param policy: policy that collected the batch, with its behavioral parameters
+    :param buffer: the batch
+    :param returns: episode returns, float64, shape (n_episodes,)
+    :param bound: name of the bound
+    :param iw_norm: name of the estimator
+    :param delta: 1 minus the confidence, in (0, 1]
+    """
+
+    def __init__(
+        self,
+        policy: MlpPolicy,
+        buffer: EpisodeRolloutBuffer,
+        returns: th.Tensor,
+        bound: str,
+        iw_norm: str,
+        delta: float,
+    ) -> None:
+        super().__init__(returns, bound, iw_norm, delta)
+        self.policy = policy
+        self.buffer = buffer
+        self.parameters = ParameterVector(policy)
+
+    def score_products(self, theta: th.Tensor) -> tuple[Callable[[th.Tensor], th.Tensor], Callable[[th.Tensor], th.Tensor]]:
+        """
+        Products with the matrix S of the episodes' scores, row i the gradient of log w_i, shape (n_episodes, n_params).
+
+        :param theta: target parameters, shape (n_params,)
+        :return: the functions v -> S v and u -> S^T u, float64
+        """
+
+        def log_weights(parameters: th.Tensor) -> th.Tensor:
+            return self.episode_terms(parameters, with_divergence=False).log_weights[:, 0]
+
+        def scores_times(v: th.Tensor) -> th.Tensor:
+            return th.func.jvp(log_weights, (theta,), (v.to(theta.dtype),))[1]
+
+        return scores_times, lambda u: th.func.vjp(log_weights, theta)[1](u)[0].double()
+
+
+class DirectSurrogate(ActionSurrogate):
+    """
+    Surrogate evaluated step by step, for any policy.
+
+    Steps are packed and summed by episode, in float64. The behavioral policy's part is computed once. At most
+    ``max_chunk_steps`` steps are evaluated at a time, so that memory does not grow with the batch; a gradient then takes
+    two passes, one for the episodes' terms and one that carries their gradients back to the parameters.
+
+    :param policy: policy that collected the batch, with its behavioral parameters
+    :param buffer: the batch
+    :param returns: episode returns, float64, shape (n_episodes,)
+    :param bound: name of the bound
+    :param iw_norm: name of the estimator
+    :param delta: 1 minus the confidence, in (0, 1]
+    :param max_chunk_steps: most steps to evaluate at a time
+    """
+
+    def __init__(
+        self,
+        policy: MlpPolicy,
+        buffer: EpisodeRolloutBuffer,
+        returns: th.Tensor,
+        bound: str,
+        iw_norm: str,
+        delta: float,
+        max_chunk_steps: int,
+    ) -> None:
+        super().__init__(policy, buffer, returns, bound, iw_norm, delta)
+        self.chunks = list(self._make_chunks(buffer, max_chunk_steps))
+
+    def episode_terms(self, theta: th.Tensor, with_divergence: bool) -> EpisodeTerms:
+        return self._terms_of_sums(self._sum_of_chunks(theta, with_divergence))
+
+    def value_and_gradient(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        if len(self.chunks) == 1:
+            return super().value_and_gradient(theta)
+        with th.no_grad():
+            sums = self._sum_of_chunks(theta, self.uses_divergence)
+        sums.requires_grad_()
+        value = self.bound_of_terms(self._terms_of_sums(sums))
+        (gradient_of_sums,) = th.autograd.grad(value.sum(), sums)
+        theta = theta.detach().requires_grad_()
+        gradient = th.zeros_like(theta, dtype=th.float64)
+        for chunk in self.chunks:
+            chunk_sums = self._episode_sums(theta, chunk, self.uses_divergence)
+            gradient += th.autograd.grad(chunk_sums, theta, gradient_of_sums)[0]
+        return value.detach(), gradient
+
+    def score_products(self, theta: th.Tensor) -> tuple[Callable[[th.Tensor], th.Tensor], Callable[[th.Tensor], th.Tensor]]:
+        def log_weights(chunk: _Chunk) -> Callable[[th.Tensor], th.Tensor]:
+            return lambda parameters: self._episode_sums(parameters, chunk, with_divergence=False)[:, 0]
+
+        def scores_times(v: th.Tensor) -> th.Tensor:
+            v = v.to(theta.dtype)
+            return _sum(th.func.jvp(log_weights(chunk), (theta,), (v,))[1] for chunk in self.chunks)
+
+        def transposed_scores_times(u: th.Tensor) -> th.Tensor:
+            return _sum(th.func.vjp(log_weights(chunk), theta)[1](u)[0].double() for chunk in self.chunks)
+
+        return scores_times, transposed_scores_times
+
+    def _sum_of_chunks(self, theta: th.Tensor, with_divergence: bool) -> th.Tensor:
+        """Every episode's log weight and divergence, as :meth:`_episode_sums` has them."""
+        return _sum(self._episode_sums(theta, chunk, with_divergence) for chunk in self.chunks)
+
+    def _episode_sums(self, theta: th.Tensor, chunk: _Chunk, with_divergence: bool) -> th.Tensor:
+        """
+        What a chunk adds to every episode's log weight and divergence.
+
+        :return: float64, shape (n_episodes, 2), or (n_episodes, 1) without the divergence
+        """
+        params = self._action_params(chunk.observations, theta)
+        terms = [self.policy.distribution.log_prob(params, chunk.actions) - chunk.behavioral_log_prob]
+        if with_divergence:
+            terms.append(self.policy.distribution.renyi_divergence(params, chunk.behavioral_params))
+        return sum_per_episode(th.stack(terms, dim=1), chunk.episode_index, self.n_episodes)
+
+    def _terms_of_sums(self, sums: th.Tensor) -> EpisodeTerms:
+        log_d2 = mean_exponentiated_divergence(sums[:, 1]).unsqueeze(0) if sums.shape[1] > 1 else None
+        return EpisodeTerms(sums[:, :1], log_d2)
+
+    def _action_params(self, observations: PyTorchObs, theta: th.Tensor) -> Params:
+        """Parameters of the action distributions, in float64: the networks' own type loses small ratios."""
+        params = th.func.functional_call(self.policy, self.parameters.split(theta), (observations,))
+        return tuple(param.double() for param in params)
+
+    def _make_chunks(self, buffer: EpisodeRolloutBuffer, max_chunk_steps: int) -> Iterator[_Chunk]:
+        theta = self.parameters.get()
+        device = theta.device
+        episode_index = buffer.episode_index
+        for start in range(0, buffer.n_steps, max_chunk_steps):
+            rows = slice(start, start + max_chunk_steps)
+            observations: PyTorchObs
+            if isinstance(buffer.observations, dict):
+                observations = {key: th.as_tensor(obs[rows], device=device) for key, obs in buffer.observations.items()}
+            else:
+                observations = th.as_tensor(buffer.observations[rows], device=device)
+            actions = th.as_tensor(buffer.actions[rows], device=device)
+            with th.no_grad():
+                params = self._action_params(observations, theta)
+                log_prob = self.policy.distribution.log_prob(params, actions)
+            yield _Chunk(observations, actions, th.as_tensor(episode_index[rows], device=device), params, log_prob)
+
+
+class LinearGaussianSurrogate(ActionSurrogate):
+    r"""
+    Surrogate of a linear-Gaussian policy at a cost that does not depend on the horizon.
+
+    With the residuals :math:`e = a - M_0 s` of the behavioral mean and :math:`\Delta = M' - M_0`, the log density of an
+    action under the target is quadratic in Delta:
+
+    .. math::
+
+        \sum_t (a - M' s)^2 = \sum_t e^2 - 2 \Delta \sum_t s e + \Delta \Big(\sum_t s s^T\Big) \Delta^T
+
+    and so is the divergence, so each episode enters through its length and three sums only.
+
+    :param policy: linear-Gaussian policy that collected the batch, with its behavioral parameters
+    :param buffer: the batch
+    :param returns: episode returns, float64, shape (n_episodes,)
+    :param bound: name of the bound
+    :param iw_norm: name of the estimator
+    :param delta: 1 minus the confidence, in (0, 1]
+    """
+
+    def __init__(
+        self,
+        policy: MlpPolicy,
+        buffer: EpisodeRolloutBuffer,
+        returns: th.Tensor,
+        bound: str,
+        iw_norm: str,
+        delta: float,
+    ) -> None:
+        super().__init__(policy, buffer, returns, bound, iw_norm, delta)
+        self.behavioral_mean, self.behavioral_log_std = self._mean_and_log_std(self.parameters.get())
+        device = self.behavioral_mean.device
+        self.lengths = th.as_tensor(buffer.episode_lengths, dtype=th.float64, device=device)  # (N,)
+        statistics = self._sum_over_episodes(buffer, self.behavioral_mean.cpu().numpy())
+        self.sum_ss, self.sum_es, self.sum_ee = (th.as_tensor(sums, device=device) for sums in statistics)
+
+    def episode_terms(self, theta: th.Tensor, with_divergence: bool) -> EpisodeTerms:
+        mean, log_std = self._mean_and_log_std(theta)
+        shift = mean - self.behavioral_mean  # (k, d)
+        squared_shift = th.einsum("nij,ki,kj->nk", self.sum_ss, shift, shift)  # sum_t (shift s_t)^2
+        shift_residual = th.einsum("nkd,kd->nk", self.sum_es, shift)  # sum_t e_t (shift s_t)
+
+        precision, behavioral_precision = th.exp(-2.0 * log_std), th.exp(-2.0 * self.behavioral_log_std)
+        squares = (precision - behavioral_precision) * self.sum_ee + precision * (squared_shift - 2.0 * shift_residual)
+        log_std_change = (log_std - self.behavioral_log_std).sum()
+        log_weights = -0.5 * squares.sum(1) - self.lengths * log_std_change
+        if not with_divergence:
+            return EpisodeTerms(log_weights.unsqueeze(1), None)
+        return EpisodeTerms(log_weights.unsqueeze(1), self._log_d2(log_std, squared_shift).unsqueeze(0))
+
+    def _log_d2(self, log_std: th.Tensor, squared_shift: th.Tensor) -> th.Tensor:
+        """Divergence of the trajectories: what a change of std costs per step, and the mean's shift over all steps."""
+        zero = th.zeros_like(log_std)
+        per_step = gaussian_renyi_divergence(zero, log_std, zero, self.behavioral_log_std)
+        mixed_variance = 2.0 * th.exp(2.0 * self.behavioral_log_std) - th.exp(2.0 * log_std)
+        # Where that is not positive per_step is infinite already, and a finite stand-in keeps gradients free of NaN
+        mixed_variance = th.where(mixed_variance > 0.0, mixed_variance, th.ones_like(mixed_variance))
+        return mean_exponentiated_divergence(self.lengths * per_step + (squared_shift / mixed_variance).sum(1))
+
+    def _mean_and_log_std(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """Matrix of the mean, a bias as its last column, shape (k, d); log std, shape (k,)."""
+        named = self.parameters.split(theta)
+        mean = named["action_net.weight"].double()
+        if "action_net.bias" in named:
+            mean = th.cat([mean, named["action_net.bias"].double().unsqueeze(1)], dim=1)
+        return mean, named["log_std"].double()
+
+    @staticmethod
+    def _sum_over_episodes(
+        buffer: EpisodeRolloutBuffer, behavioral_mean: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sums over each episode of s s^T (N, d, d), e s^T (N, k, d) and e^2 (N, k)."""
+        assert isinstance(buffer.observations, np.ndarray)
+        n_actions, n_inputs = behavioral_mean.shape
+        sum_ss = np.empty((buffer.n_episodes, n_inputs, n_inputs))
+        sum_es = np.empty((buffer.n_episodes, n_actions, n_inputs))
+        sum_ee = np.empty((buffer.n_episodes, n_actions))
+        observations, actions = buffer.observations, buffer.actions
+        bounds = [*buffer.episode_starts.tolist(), buffer.n_steps]
+        for episode, (start, end) in enumerate(itertools.pairwise(bounds)):
+            # The network takes float32 inputs: the statistics are of what it saw
+            states = observations[start:end].reshape(end - start, -1).astype(np.float32).astype(np.float64)
+            if states.shape[1] < n_inputs:
+                states = np.hstack([states, np.ones((end - start, 1))])
+            residuals = actions[start:end].reshape(end - start, -1) - states @ behavioral_mean.T
+            sum_ss[episode] = states.T @ states
+            sum_es[episode] = residuals.T @ states
+            sum_ee[episode] = (residuals**2).sum(0)
+        return sum_ss, sum_es, sum_ee
+
+
+def make_surrogate(
+    policy: MlpPolicy,
+    buffer: EpisodeRolloutBuffer,
+    returns: th.Tensor,
+    bound: str,
+    iw_norm: str,
+    delta: float,
+    max_chunk_steps: int,
+) -> ActionSurrogate:
+    """
+    Choose how to evaluate the surrogate of a batch.
+
+    :param policy: policy that collected the batch, with its behavioral parameters
+    :param buffer: the batch
+    :param returns: episode returns, float64, shape (n_episodes,)
+    :param bound: name of the bound
+    :param iw_norm: name of the estimator
+    :param delta: 1 minus the confidence, in (0, 1]
+    :param max_chunk_steps: most steps to evaluate at a time
+    :return: the surrogate
+    """
+    if policy.is_linear_gaussian:
+        n_inputs = policy.action_net.in_features + 1
+        n_statistics = buffer.n_episodes * n_inputs**2
+        if n_statistics <= max(SMALL_STATISTICS, buffer.n_steps * n_inputs):
+            return LinearGaussianSurrogate(policy, buffer, returns, bound, iw_norm, delta)
+    return DirectSurrogate(policy, buffer, returns, bound, iw_norm, delta, max_chunk_steps)
+
+
+def natural_gradient(surrogate: ActionSurrogate, damping: float) -> Direction:
+    r"""
+    Natural gradient of APOIS: solves F x = g by conjugate gradient (Metelli et al. 2018, section 4.3).
+
+    F is the importance-weighted outer product of the trajectories' scores, with self-normalised weights, plus damping:
+
+    .. math:: F = \sum_i \tilde w_i \Big(\sum_t \nabla \log \pi'\Big) \Big(\sum_t \nabla \log \pi'\Big)^T + \lambda I
+
+    (The reference code uses minus a Hessian instead.)
+
+    :param surrogate: surrogate of the batch
+    :param damping: lambda, what is added to the diagonal of the Fisher information
+    :return: the direction
+    """
+
+    def direction(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
+        scores_times, transposed_scores_times = surrogate.score_products(theta)
+        with th.no_grad():
+            log_weights = surrogate.episode_terms(theta, with_divergence=False).log_weights[:, 0]
+        weights = self_normalized_weights(log_weights)
+        return conjugate_gradient(
+            lambda v: transposed_scores_times(weights * scores_times(v)).detach() + damping * v, gradient
+        )
+
+    return direction
+
+
+def _sum(tensors: Iterable[th.Tensor]) -> th.Tensor:
+    return functools.reduce(th.add, tensors)

@@ -1,0 +1,46 @@
+"""Flat view of a module's trainable parameters, the form in which the optimisation handles them."""
+
+import torch as th
+from torch import nn
+
+
+class ParameterVector:
+    """
+    Reads and writes the trainable parameters of a module as one vector. Holds no copy of them.
+
+    :param module: module whose parameters to handle
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+    def get(self) -> th.Tensor:
+        """
+        Copy the parameters into a vector.
+
+        :return: parameters in the widest of their types, shape (n_params,)
+        """
+        return th.cat([p.detach().reshape(-1) for p in self.parameters.values()])
+
+    def set(self, theta: th.Tensor) -> None:
+        """
+        Write a vector into the parameters.
+
+        :param theta: parameters, shape (n_params,)
+        :raises ValueError: if a value is not finite; the parameters then stay as they are
+        """
+        if not th.isfinite(theta).all():
+            raise ValueError(f"{int((~th.isfinite(theta)).sum())} of {theta.numel()} new parameters are not finite")
+        with th.no_grad():
+            for name, value in self.split(theta).items():
+                self.parameters[name].copy_(value)
+
+    def split(self, theta: th.Tensor) -> dict[str, th.Tensor]:
+        """
+        View a vector as named parameters, differentiably.
+
+        :param theta: parameters, shape (n_params,)
+        :return: parameters by name, each in its own shape and type
+        """
+        parts = th.split(theta, [p.numel() for p in self.parameters.values()])
+        return {name: part.view(p.shape).to(p.dtype) for part, (name, p) in zip(parts, self.parameters.items(), strict=True)}

@@ -1,0 +1,617 @@
+"""What APOIS and PPOIS share: collection of whole episodes, the learning loop, validation, logging, the life cycle."""
+
+import inspect
+import io
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.utils import safe_mean
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+
+from sb3_pois.common.bounds import check_bound, check_delta
+from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
+from sb3_pois.common.episode_schedule import EpisodeSchedule
+from sb3_pois.common.episode_surrogate import EpisodeSurrogate
+from sb3_pois.common.estimators import TRAINING_ESTIMATORS
+from sb3_pois.common.line_search import STEP_RULES
+from sb3_pois.common.surrogate import OptimizationResult
+from sb3_pois.common.vec_env import RESET_STEP, GymnasiumVecEnv
+
+SelfPoisAlgorithm = TypeVar("SelfPoisAlgorithm", bound="PoisAlgorithm")
+
+DEFAULT_N_EPISODES = 100
+
+
+class Actor(Protocol):
+    """Chooses the actions of one batch, from a snapshot of the behavioral policy."""
+
+    def start_episodes(self, envs: np.ndarray, episodes: np.ndarray) -> None:
+        """
+        Learn which environments start which episodes.
+
+        :param envs: indices of the environments, shape (n_started,)
+        :param episodes: numbers of their episodes in the batch, shape (n_started,)
+        """
+
+    def act(self, observations: Observations) -> np.ndarray:
+        """
+        Choose one action per environment.
+
+        :param observations: observations, shape (n_envs, *obs_shape), or a dict of such
+        :return: actions before any clipping, shape (n_envs, *action_shape)
+        """
+
+
+class PoisAlgorithm(BaseAlgorithm):
+    """
+    Base of the POIS algorithms (Metelli et al. 2018): collect whole episodes, then climb a surrogate offline.
+
+    :param policy: policy class or its alias
+    :param env: environment to learn from: an id, a Gymnasium environment or vector environment, or an SB3 ``VecEnv``
+    :param n_episodes: episodes per batch; 100 if ``batch_timesteps`` is not given either
+    :param batch_timesteps: steps per batch, instead of ``n_episodes``: whole episodes in launch order, only the last cut
+    :param horizon: number of steps after which every episode is cut; None leaves the end to the environment
+    :param gamma: discount factor, in [0, 1]
+    :param delta: 1 minus the confidence of the bound, in (0, 1]; 1 switches its penalty off
+    :param bound: surrogate: ``J``, ``max-d2``, ``std-d2``, ``max-ess`` or ``std-ess``
+    :param iw_norm: estimator: ``none`` (importance sampling) or ``sn`` (self-normalised)
+    :param center_returns: subtract the batch's mean return before everything; surrogates are then relative to it
+    :param natural_gradient: precondition the gradient with the inverse Fisher information
+    :param n_offline_iters: largest number of line searches per batch
+    :param line_search: ``parabolic`` or ``binary``
+    :param line_search_max_iter: largest number of trials per line search
+    :param line_search_tol: least gain of a trial and of a line search, in units of return
+    :param line_search_initial_step: gain that the first trial promises, in units of return
+    :param gradient_tol: norm of the gradient below which the optimisation stops, in units of return
+    :param max_chunk_steps: most steps that are evaluated at once; bounds the peak memory of the optimisation
+    :param policy_kwargs: keyword arguments of the policy
+    :param stats_window_size: number of episodes that ``ep_info_buffer`` and ``ep_success_buffer`` keep
+    :param tensorboard_log: folder of the tensorboard logs; None for none
+    :param verbose: 0 for no output, 1 for information, 2 for debugging
+    :param seed: seed of the pseudo-random generators
+    :param device: device of the optimisation; episodes are always sampled on the CPU
+    :param supported_action_spaces: action spaces that the algorithm supports
+    """
+
+    rollout_buffer: EpisodeRolloutBuffer
+
+    def __init__(
+        self,
+        policy: str | type[BasePolicy],
+        env: GymEnv | gym.vector.VectorEnv | str | None,
+        n_episodes: int | None,
+        batch_timesteps: int | None,
+        horizon: int | None,
+        gamma: float,
+        delta: float,
+        bound: str,
+        iw_norm: str,
+        center_returns: bool,
+        natural_gradient: bool,
+        n_offline_iters: int,
+        line_search: str,
+        line_search_max_iter: int,
+        line_search_tol: float,
+        line_search_initial_step: float,
+        gradient_tol: float,
+        max_chunk_steps: int,
+        policy_kwargs: dict[str, Any] | None,
+        stats_window_size: int,
+        tensorboard_log: str | None,
+        verbose: int,
+        seed: int | None,
+        device: th.device | str,
+        supported_action_spaces: tuple[type[spaces.Space], ...],
+    ) -> None:
+        self.n_episodes = n_episodes
+        self.batch_timesteps = batch_timesteps
+        self.horizon = horizon
+        self.gamma = gamma
+        self.delta = delta
+        self.bound = bound
+        self.iw_norm = iw_norm
+        self.center_returns = center_returns
+        self.natural_gradient = natural_gradient
+        self.n_offline_iters = n_offline_iters
+        self.line_search = line_search
+        self.line_search_max_iter = line_search_max_iter
+        self.line_search_tol = line_search_tol
+        self.line_search_initial_step = line_search_initial_step
+        self.gradient_tol = gradient_tol
+        self.max_chunk_steps = max_chunk_steps
+        self._validate_arguments()
+        if isinstance(env, str) and horizon is not None:
+            env = gym.wrappers.TimeLimit(maybe_make_env(env, verbose), horizon)  # type: ignore[arg-type]
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            learning_rate=0.0,  # the step sizes come from the line search
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+            supported_action_spaces=supported_action_spaces,
+        )
+        self._n_dropped_steps = 0
+        self._warned_of_small_returns = False
+
+    # Construction, validation, life cycle
+
+    def _setup_model(self) -> None:
+        self._validate_arguments()
+        super().set_random_seed(self._seed_of_now())
+        self.policy = self._make_policy()
+        self.policy.set_training_mode(False)
+        self.rollout_buffer = self._make_buffer()
+
+    @abstractmethod
+    def _make_policy(self) -> BasePolicy:
+        """Create the policy on the device."""
+
+    @abstractmethod
+    def _make_buffer(self) -> EpisodeRolloutBuffer:
+        """Create the episode buffer."""
+
+    @abstractmethod
+    def _make_actor(self, n_envs: int, rng: np.random.Generator) -> Actor:
+        """Snapshot the behavioral policy for one batch."""
+
+    def _validate_arguments(self) -> None:
+        """Refuse values outside their range; ``load`` comes through here too, with whatever was given to it."""
+        if self.n_episodes is not None and self.batch_timesteps is not None:
+            raise ValueError(
+                f"n_episodes is {self.n_episodes} and batch_timesteps is {self.batch_timesteps}: "
+                "a batch has one budget, set the other to None"
+            )
+        for name in ("n_episodes", "batch_timesteps", "horizon"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least=1)
+        for name in ("n_offline_iters", "line_search_max_iter", "max_chunk_steps"):
+            check_integer(name, getattr(self, name), least=1)
+        for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
+            check_number(name, getattr(self, name))
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"gamma is {self.gamma}, but must lie in [0, 1]")
+        check_delta(self.delta)
+        check_bound(self.bound)
+        if self.iw_norm == "regression":
+            raise ValueError(
+                "iw_norm is 'regression', which jumps where the optimisation starts and so serves evaluation only: "
+                f"allowed are {', '.join(map(repr, TRAINING_ESTIMATORS))}"
+            )
+        check_choice("iw_norm", self.iw_norm, TRAINING_ESTIMATORS)
+        check_choice("line_search", self.line_search, STEP_RULES)
+        for name in ("center_returns", "natural_gradient"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be True or False")
+        for name in ("line_search_tol", "gradient_tol"):
+            if getattr(self, name) < 0.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0")
+        if not self.line_search_initial_step > 0.0:
+            raise ValueError(f"line_search_initial_step is {self.line_search_initial_step}, but must be > 0")
+
+    @staticmethod
+    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        if isinstance(env, gym.vector.VectorEnv):
+            if verbose >= 1:
+                print("Wrapping the vector environment in a GymnasiumVecEnv.")
+            env = GymnasiumVecEnv(env)
+        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
+    @classmethod
+    def load(
+        cls: type[SelfPoisAlgorithm],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | gym.vector.VectorEnv | None = None,
+        device: th.device | str = "cpu",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfPoisAlgorithm:
+        """
+        Load a model from a zip file.
+
+        :param path: path of the file, or the opened file
+        :param env: environment to continue on, with any number of environments; None for prediction only
+        :param device: device of the optimisation
+        :param custom_objects: objects to use in place of what the file has under their names
+        :param print_system_info: print the system that saved the file and this one
+        :param force_reset: reset the environment before training
+        :param kwargs: constructor arguments to change
+        :return: the model
+        :raises ValueError: if a keyword is no constructor argument, or its value is not allowed
+        """
+        allowed = set(inspect.signature(cls.__init__).parameters) - {"self", "policy", "env", "_init_setup_model"}
+        unknown = sorted(set(kwargs) - allowed)
+        if unknown:
+            raise ValueError(f"{cls.__name__}.load got {', '.join(unknown)}, but allowed are {', '.join(sorted(allowed))}")
+        if "stats_window_size" in kwargs:
+            kwargs["_stats_window_size"] = kwargs.pop("stats_window_size")
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)  # type: ignore[arg-type]
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        Save the model to a zip file, whole or not at all: what was at ``path`` stays until the new file is complete.
+
+        :param path: path of the file (``.zip`` is appended if it has no suffix), or an opened file
+        :param exclude: attributes to leave out besides the default ones
+        :param include: attributes to save although they are left out by default
+        """
+        if not isinstance(path, (str, pathlib.Path)):
+            super().save(path, exclude, include)
+            return
+        target = pathlib.Path(path)
+        if target.suffix == "":
+            target = target.with_name(f"{target.name}.zip")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            try:
+                super().save(file, exclude, include)  # type: ignore[arg-type]
+                file.close()
+                os.chmod(file.name, 0o666 & ~_umask())
+                os.replace(file.name, target)
+            except BaseException:
+                file.close()
+                os.unlink(file.name)
+                raise
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_last_obs", "_last_episode_starts", "_last_original_obs"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy"], []
+
+    # Randomness
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Seed python, numpy, torch, the action space, the environments and what the model draws from now on.
+
+        :param seed: the seed; None leaves everything as it is
+        """
+        if seed is not None:
+            self.seed = seed
+        super().set_random_seed(seed)
+
+    def _seed_of_now(self) -> int | None:
+        """The seed itself at the start; later one that depends on progress, so that a loaded model does not replay it."""
+        if self.seed is None or (self.num_timesteps == 0 and self._n_updates == 0):
+            return self.seed
+        return int(np.random.SeedSequence(self._entropy()).generate_state(1)[0] % 2**31)
+
+    def _entropy(self) -> list[int]:
+        seed = int(np.random.randint(2**31)) if self.seed is None else self.seed
+        return [seed, self.num_timesteps, self._n_updates]
+
+    # Collection
+
+    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, rollout_buffer: EpisodeRolloutBuffer) -> bool:
+        """
+        Collect a batch of whole episodes with the current policy as behavioral policy.
+
+        :param env: environments to step
+        :param callback: called at every step; when it returns False the batch is dropped
+        :param rollout_buffer: buffer to fill
+        :return: False if the callback stopped the collection
+        :raises ValueError: if an observation, an action or a reward is not finite, or an episode does not end
+        """
+        callback.on_rollout_start()
+        self.policy.set_training_mode(False)
+        rollout_buffer.reset()
+        n_episodes = DEFAULT_N_EPISODES if self.n_episodes is None and self.batch_timesteps is None else self.n_episodes
+        schedule = EpisodeSchedule(env.num_envs, n_episodes, self.batch_timesteps, self.horizon)
+        actor = self._make_actor(env.num_envs, np.random.default_rng(self._entropy()))
+        to_env_actions = _EnvActions(self.action_space)
+        normalize = self._vec_normalize_env
+        monitored = False
+        n_vec_steps = 0
+        started = np.zeros(0, dtype=np.int64)
+        obs: Observations
+
+        while not schedule.is_complete:
+            if schedule.wave_is_over:
+                obs = env.reset()  # type: ignore[assignment]
+                started = schedule.start_wave()
+                _check_finite("observation", obs, schedule, n_vec_steps)
+            if len(started) > 0:
+                actor.start_episodes(started, schedule.episode_of_env[started])
+            actions = actor.act(obs)
+            _check_finite("action", actions, schedule, n_vec_steps)
+            new_obs, rewards, dones, infos = env.step(to_env_actions(actions, schedule))
+            self.num_timesteps += env.num_envs
+            n_vec_steps += 1
+
+            skipped = [i for i in started.tolist() if RESET_STEP in infos[i]]  # a step that only reset the environment
+            active = None if schedule.all_active and not skipped else schedule.active.copy()
+            if active is not None:
+                active[skipped] = False
+                rewards, dones = np.where(active, rewards, 0.0).astype(rewards.dtype), dones & active
+                infos = [info if keep else {} for info, keep in zip(infos, active, strict=True)]
+            _check_finite("reward", rewards, schedule, n_vec_steps)
+            _check_finite("observation", new_obs, schedule, n_vec_steps)
+
+            callback.update_locals(locals())
+            if not callback.on_step():
+                rollout_buffer.reset()
+                return False
+
+            if dones.any():
+                monitored = monitored or any("episode" in info for info in infos)
+                self._update_info_buffer(infos, dones)
+            original_rewards = normalize.get_original_reward() if normalize is not None and normalize.norm_reward else None
+            rollout_buffer.add(obs, actions, rewards, original_rewards, schedule.episode_of_env, active)
+            started = schedule.advance(dones, skipped)
+            obs = new_obs  # type: ignore[assignment]
+
+        rollout_buffer.pack(schedule.kept_lengths())
+        self._n_dropped_steps = n_vec_steps * env.num_envs - rollout_buffer.n_steps
+        self._episode_num += rollout_buffer.n_episodes
+        if not monitored:
+            self._mimic_monitor(rollout_buffer)
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _mimic_monitor(self, rollout_buffer: EpisodeRolloutBuffer) -> None:
+        """Fill the episode statistics where the environments carry no ``Monitor``."""
+        returns, lengths = rollout_buffer.episode_returns(original=True), rollout_buffer.episode_lengths
+        assert self.ep_info_buffer is not None
+        self.ep_info_buffer.extend({"r": float(r), "l": int(n)} for r, n in zip(returns, lengths, strict=True))
+
+    # Learning
+
+    @abstractmethod
+    def train(self) -> None:
+        """Optimise the policy on the batch in ``rollout_buffer``."""
+
+    def learn(
+        self: SelfPoisAlgorithm,
+        total_timesteps: int = 1_000_000,
+        callback: MaybeCallback = None,
+        log_interval: int | None = 1,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfPoisAlgorithm:
+        """
+        Alternate between collecting a batch and optimising on it.
+
+        :param total_timesteps: no batch starts once this many environment steps were taken; the last batch may overshoot
+        :param callback: called at every step; may stop the training
+        :param log_interval: number of batches between logs; None for no logs
+        :param tb_log_name: name of the tensorboard run; None for the class name
+        :param reset_num_timesteps: count steps from 0; False continues the count
+        :param progress_bar: show a progress bar (needs tqdm and rich)
+        :return: the model
+        """
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
+        )
+        callback.on_training_start(locals(), globals())
+        assert self.env is not None
+        iteration = 0
+        while self.num_timesteps < total_timesteps:
+            if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
+                break
+            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            self.train()
+            self._log_policy()
+            self._n_updates += 1
+            iteration += 1
+            if log_interval is not None and iteration % log_interval == 0:
+                self.dump_logs(iteration)
+        callback.on_training_end()
+        return self
+
+    def _informative_returns(self) -> th.Tensor | None:
+        """
+        Returns of the batch as the surrogate takes them.
+
+        :return: float64 returns on the device, shape (n_episodes,); None if there is nothing to learn from them
+        """
+        returns = self.rollout_buffer.episode_returns(self.gamma)
+        reason = None
+        if len(returns) < 2:
+            reason = "the batch has one episode"
+        elif np.ptp(returns) <= 1e-12 * np.abs(returns).max():
+            reason = "all returns are equal"
+        if reason is not None:
+            self.logger.record("train/is_line_search_success", 0.0)
+            self.logger.record("train/skipped_update", reason, exclude="tensorboard")
+            return None
+        if self.center_returns:
+            returns = returns - returns.mean()
+        self._warn_of_small_returns(float(np.abs(returns).max()))
+        return th.as_tensor(returns, dtype=th.float64, device=self.device)
+
+    def _warn_of_small_returns(self, largest_return: float) -> None:
+        """The tolerances are in units of return: say so once where none of the batch's returns could pass them."""
+        if not self._warned_of_small_returns and largest_return < self.line_search_tol:
+            self._warned_of_small_returns = True
+            warnings.warn(
+                f"the largest absolute return of the batch is {largest_return:.3g}, below line_search_tol = "
+                f"{self.line_search_tol:.3g}, so no update can pass it: scale the rewards up or lower line_search_tol, "
+                "gradient_tol and line_search_initial_step",
+                stacklevel=2,
+            )
+
+    # Logging
+
+    def dump_logs(self, iteration: int = 0) -> None:
+        """
+        Write the log of the last batch.
+
+        :param iteration: number of batches in this call of ``learn``
+        """
+        buffer = self.rollout_buffer
+        time_elapsed = max((time.time_ns() - self.start_time) / 1e9, sys.float_info.epsilon)
+        fps = int((self.num_timesteps - self._num_timesteps_at_start) / time_elapsed)
+        if iteration > 0:
+            self.logger.record("time/iterations", iteration, exclude="tensorboard")
+        if buffer.n_episodes > 0:
+            self.logger.record("rollout/ep_rew_mean", float(buffer.episode_returns(original=True).mean()))
+            self.logger.record("rollout/ep_len_mean", float(buffer.episode_lengths.mean()))
+            self.logger.record("rollout/n_episodes", buffer.n_episodes)
+            self.logger.record("rollout/dropped_steps", self._n_dropped_steps)
+        if self.ep_success_buffer is not None and len(self.ep_success_buffer) > 0:
+            self.logger.record("rollout/success_rate", safe_mean(self.ep_success_buffer))
+        self.logger.record("time/fps", fps)
+        self.logger.record("time/time_elapsed", int(time_elapsed), exclude="tensorboard")
+        self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
+        self.logger.dump(step=self.num_timesteps)
+
+    def _optimization_arguments(self) -> dict[str, Any]:
+        """Options of the offline optimisation, by the names that ``optimize_offline`` has for them."""
+        return dict(
+            n_iters=self.n_offline_iters,
+            rule=self.line_search,
+            max_iter=self.line_search_max_iter,
+            tol=self.line_search_tol,
+            gradient_tol=self.gradient_tol,
+            initial_step=self.line_search_initial_step,
+        )
+
+    @abstractmethod
+    def _log_policy(self) -> None:
+        """Record ``train/std``."""
+
+    def _log_optimization(self, surrogate: EpisodeSurrogate, result: OptimizationResult) -> None:
+        """Record how the optimisation went and what the importance weights say about the sample it rests on."""
+        record = self.logger.record
+        record("train/surrogate_before", _mean(result.value_before))
+        record("train/surrogate", _mean(result.value))
+        record("train/surrogate_improvement", _mean(result.value - result.value_before))
+        record("train/grad_norm", _mean(result.grad_norm))
+        record("train/step_size", _mean(result.step_size))
+        record("train/n_offline_iters", result.n_iters)
+        record("train/n_line_search_evals", result.n_evals)
+        record("train/is_line_search_success", _mean(result.is_success))
+        for name, value in surrogate.diagnostics(result.theta).items():
+            record(f"train/{name}", value)
+
+
+class _EnvActions:
+    """Turns sampled actions into what the environments take: clipped to the bounds, in the space's type."""
+
+    def __init__(self, action_space: spaces.Space) -> None:
+        self.box = action_space if isinstance(action_space, spaces.Box) else None
+        idle = np.zeros(action_space.shape or (), dtype=action_space.dtype)
+        self.idle_action = idle if self.box is None else np.clip(idle, self.box.low, self.box.high)
+
+    def __call__(self, actions: np.ndarray, schedule: EpisodeSchedule) -> np.ndarray:
+        if self.box is not None:
+            actions = np.clip(actions, self.box.low, self.box.high)
+        if not schedule.all_active:
+            actions = actions.copy()
+            actions[~schedule.active] = self.idle_action
+        return actions
+
+
+def _check_finite(name: str, values: Any, schedule: EpisodeSchedule, n_vec_steps: int) -> None:
+    """Raise on a NaN or an infinite value in an environment that is in an episode."""
+    if isinstance(values, dict):
+        for key, part in values.items():
+            _check_finite(f"{name} {key!r}", part, schedule, n_vec_steps)
+        return
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    bad_envs = np.flatnonzero(~finite & schedule.active)
+    if len(bad_envs) > 0:
+        raise ValueError(
+            f"the {name} of environment {bad_envs[0]} at step {n_vec_steps} of the batch is {values[bad_envs[0]]}, "
+            "but must be finite: the policy was left as it was before the batch"
+        )
+
+
+def check_integer(name: str, value: Any, least: int) -> None:
+    """
+    Refuse what is no integer of at least a certain size.
+
+    :param name: name of the argument
+    :param value: its value
+    :param least: least value that is allowed
+    :raises ValueError: if it is not allowed
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} is {value!r}, but must be an integer >= {least}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """
+    Refuse what is no finite number.
+
+    :param name: name of the argument
+    :param value: its value
+    :raises ValueError: if it is not allowed
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or not np.isfinite(value):
+        raise ValueError(f"{name} is {value!r}, but must be a finite number")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """
+    Refuse what is not among some choices.
+
+    :param name: name of the argument
+    :param value: its value
+    :param choices: what is allowed
+    :raises ValueError: if it is not allowed
+    """
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, but allowed are {', '.join(map(repr, choices))}")
+
+
+def warn_of_stochastic_layers(policy: nn.Module) -> None:
+    """
+    Say once which layers of a policy behave differently in training and evaluation: POIS never trains them.
+
+    :param policy: the policy
+    """
+    names = [
+        f"{name} ({type(module).__name__})"
+        for name, module in policy.named_modules()
+        if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd))
+    ]
+    if names:
+        warnings.warn(
+            f"the policy has {', '.join(names)}: they stay in evaluation mode throughout, since every importance weight has "
+            "to be exactly 1 at the behavioral policy; batch-norm statistics never change and dropout drops nothing",
+            stacklevel=2,
+        )
+
+
+def _mean(values: th.Tensor) -> float:
+    return float(values.double().mean())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
