@@ -79,7 +79,6 @@ class PoisAlgorithm(BaseAlgorithm):
     :param line_search_tol: least gain of a trial and of a line search, in units of return
     :param line_search_initial_step: gain that the first trial promises, in units of return
     :param gradient_tol: norm of the gradient below which the optimisation stops, in units of return
-    :param max_chunk_steps: most steps that are evaluated at once; bounds the peak memory of the optimisation
     :param policy_kwargs: keyword arguments of the policy
     :param stats_window_size: number of episodes that ``ep_info_buffer`` and ``ep_success_buffer`` keep
     :param tensorboard_log: folder of the tensorboard logs; None for none
@@ -110,7 +109,6 @@ class PoisAlgorithm(BaseAlgorithm):
         line_search_tol: float,
         line_search_initial_step: float,
         gradient_tol: float,
-        max_chunk_steps: int,
         policy_kwargs: dict[str, Any] | None,
         stats_window_size: int,
         tensorboard_log: str | None,
@@ -134,7 +132,6 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_tol = line_search_tol
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
-        self.max_chunk_steps = max_chunk_steps
         self._validate_arguments()
         if isinstance(env, str) and horizon is not None:
             env = gym.wrappers.TimeLimit(maybe_make_env(env, verbose), horizon)  # type: ignore[arg-type]
@@ -185,7 +182,7 @@ class PoisAlgorithm(BaseAlgorithm):
         for name in ("n_episodes", "batch_timesteps", "horizon"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), least=1)
-        for name in ("n_offline_iters", "line_search_max_iter", "max_chunk_steps"):
+        for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
         for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
             check_number(name, getattr(self, name))
