@@ -268,7 +268,7 @@ class PoisAlgorithm(BaseAlgorithm):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             try:
-                super().save(file, exclude, include)  # type: ignore[arg-type]
+                super().save(file.file, exclude, include)  # type: ignore[arg-type]
                 file.close()
                 os.chmod(file.name, 0o666 & ~_umask())
                 os.replace(file.name, target)
