@@ -266,16 +266,15 @@ class PoisAlgorithm(BaseAlgorithm):
         if target.suffix == "":
             target = target.with_name(f"{target.name}.zip")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            try:
-                super().save(file.file, exclude, include)  # type: ignore[arg-type]
-                file.close()
-                os.chmod(file.name, 0o666 & ~_umask())
-                os.replace(file.name, target)
-            except BaseException:
-                file.close()
-                os.unlink(file.name)
-                raise
+        descriptor, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                super().save(file, exclude, include)
+            os.chmod(unfinished, 0o666 & ~_umask())
+            os.replace(unfinished, target)
+        except BaseException:
+            os.unlink(unfinished)
+            raise
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_last_obs", "_last_episode_starts", "_last_original_obs"]
