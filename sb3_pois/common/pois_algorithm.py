@@ -520,7 +520,8 @@ class _EnvActions:
 
     def __init__(self, action_space: spaces.Space) -> None:
         self.box = action_space if isinstance(action_space, spaces.Box) else None
-        idle = np.zeros(action_space.shape or (), dtype=action_space.dtype)
+        first = getattr(action_space, "start", 0)  # Discrete spaces need not start at 0
+        idle = np.full(action_space.shape or (), first, dtype=action_space.dtype)
         self.idle_action = idle if self.box is None else np.clip(idle, self.box.low, self.box.high)
 
     def __call__(self, actions: np.ndarray, schedule: EpisodeSchedule) -> np.ndarray:
