@@ -269,16 +269,15 @@ class PoisAlgorithm(BaseAlgorithm):
         if target.suffix == "":
             target = target.with_name(f"{target.name}.zip")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            try:
-                super().save(file, exclude, include)  # type: ignore[arg-type]
-                file.close()
-                os.chmod(file.name, 0o666 & ~_umask())
-                os.replace(file.name, target)
-            except BaseException:
-                file.close()
-                os.unlink(file.name)
-                raise
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:  # SB3 takes no other kind of file than io's own
+                super().save(file, exclude, include)
+            os.chmod(partial, 0o666 & ~_umask())
+            os.replace(partial, target)
+        except BaseException:
+            os.unlink(partial)
+            raise
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_last_obs", "_last_episode_starts", "_last_original_obs"]
