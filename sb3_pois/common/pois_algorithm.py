@@ -418,6 +418,7 @@ class PoisAlgorithm(BaseAlgorithm):
             if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
                 break
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            self.policy.set_training_mode(False)  # a callback may have switched it on
             self.train()
             self._log_policy()
             self._n_updates += 1
