@@ -25,8 +25,9 @@ class Case:
     :param algorithm: the class
     :param kwargs: arguments that make a batch small
     :param action_spaces: action spaces that it supports
-    :param image_policy: alias of its policy for images; None if it has none
     :param policies: aliases of its policies for vectors
+    :param image_policy: alias of its policy for images; None if it has none
+    :param has_features_extractors: whether its policies take a features extractor
     :param options: its options, each with two values that have to make a difference
     :param contexts: arguments without which an option has no effect, by option
     :param bad_values: values that the constructor refuses, with what the message says besides name and value
@@ -39,6 +40,7 @@ class Case:
     action_spaces: tuple[type[spaces.Space], ...]
     policies: tuple[str, ...]
     image_policy: str | None
+    has_features_extractors: bool
     options: list[tuple[str, Any, Any]]
     contexts: dict[str, dict[str, Any]]
     bad_values: list[tuple[str, Any, str]]
@@ -110,6 +112,7 @@ CASES = {
         action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
         policies=("LinearPolicy", "MlpPolicy"),
         image_policy="CnnPolicy",
+        has_features_extractors=True,
         options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
         contexts={"fisher_damping": dict(natural_gradient=True)},
         bad_values=[

@@ -2,8 +2,10 @@
 
 import pytest
 from gymnasium import Env, spaces
+from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, IdentityEnvMultiBinary, IdentityEnvMultiDiscrete
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 
 from tests.registry import CASES, Case
 
@@ -33,7 +35,14 @@ def test_identity(case: Case, make_env) -> None:  # type: ignore[no-untyped-def]
     env: Env = make_env()
     model = case.algorithm("MlpPolicy", env, **case.identity_kwargs)  # type: ignore[arg-type]
     before, _ = evaluate_policy(model, env, n_eval_episodes=20, warn=False)
-    model.learn(case.identity_timesteps)
+    stop = EvalCallback(
+        Monitor(make_env()),
+        callback_on_new_best=StopTrainingOnRewardThreshold(9.0, verbose=0),
+        n_eval_episodes=20,
+        eval_freq=2_000,
+        verbose=0,
+    )
+    model.learn(case.identity_timesteps, stop)
     after, _ = evaluate_policy(model, env, n_eval_episodes=20, warn=False)
     assert before < 9.0 <= after
 
