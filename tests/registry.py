@@ -28,6 +28,7 @@ class Case:
     :param policies: aliases of its policies for vectors
     :param image_policy: alias of its policy for images; None if it has none
     :param has_features_extractors: whether its policies take a features extractor
+    :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
     :param options: its options, each with two values that have to make a difference
     :param contexts: arguments without which an option has no effect, by option
     :param bad_values: values that the constructor refuses, with what the message says besides name and value
@@ -41,6 +42,7 @@ class Case:
     policies: tuple[str, ...]
     image_policy: str | None
     has_features_extractors: bool
+    has_std_for_discrete_actions: bool
     options: list[tuple[str, Any, Any]]
     contexts: dict[str, dict[str, Any]]
     bad_values: list[tuple[str, Any, str]]
@@ -113,6 +115,7 @@ CASES = {
         policies=("LinearPolicy", "MlpPolicy"),
         image_policy="CnnPolicy",
         has_features_extractors=True,
+        has_std_for_discrete_actions=False,
         options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
         contexts={"fisher_damping": dict(natural_gradient=True)},
         bad_values=[
