@@ -16,12 +16,13 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, is_vecenv_wrapped
 from torch import nn
 
 from sb3_pois.common.bounds import check_bound, check_delta
@@ -215,6 +216,13 @@ class PoisAlgorithm(BaseAlgorithm):
             if verbose >= 1:
                 print("Wrapping the vector environment in a GymnasiumVecEnv.")
             env = GymnasiumVecEnv(env)
+        if is_vecenv_wrapped(env, VecFrameStack):
+            adapter = env.unwrapped
+            if isinstance(adapter, GymnasiumVecEnv) and adapter.autoreset_mode == AutoresetMode.NEXT_STEP:
+                raise ValueError(
+                    "VecFrameStack is around a vector environment with AutoresetMode.NEXT_STEP, where it stacks the last "
+                    "observation of an episode under the first of the next one: make it with AutoresetMode.SAME_STEP"
+                )
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     @classmethod
