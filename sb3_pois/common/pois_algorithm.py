@@ -136,6 +136,7 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
         self.max_chunk_steps = max_chunk_steps
+        self._stats_window_size = stats_window_size  # the name under which SB3 keeps it
         self._validate_arguments()
         if isinstance(env, str) and horizon is not None:
             env = gym.wrappers.TimeLimit(maybe_make_env(env, verbose), horizon)  # type: ignore[arg-type]
@@ -188,6 +189,7 @@ class PoisAlgorithm(BaseAlgorithm):
                 check_integer(name, getattr(self, name), least=1)
         for name in ("n_offline_iters", "line_search_max_iter", "max_chunk_steps"):
             check_integer(name, getattr(self, name), least=1)
+        check_integer("stats_window_size", self._stats_window_size, least=1)
         for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
             check_number(name, getattr(self, name))
         if not 0.0 <= self.gamma <= 1.0:
