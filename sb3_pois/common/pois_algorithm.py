@@ -16,12 +16,13 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, is_vecenv_wrapped
 from torch import nn
 
 from sb3_pois.common.bounds import check_bound, check_delta
@@ -184,6 +185,7 @@ class PoisAlgorithm(BaseAlgorithm):
                 check_integer(name, getattr(self, name), least=1)
         for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
+        check_integer("stats_window_size", self._stats_window_size, least=1)
         for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
             check_number(name, getattr(self, name))
         if not 0.0 <= self.gamma <= 1.0:
@@ -212,6 +214,13 @@ class PoisAlgorithm(BaseAlgorithm):
             if verbose >= 1:
                 print("Wrapping the vector environment in a GymnasiumVecEnv.")
             env = GymnasiumVecEnv(env)
+        if is_vecenv_wrapped(env, VecFrameStack):
+            adapter = env.unwrapped
+            if isinstance(adapter, GymnasiumVecEnv) and adapter.autoreset_mode == AutoresetMode.NEXT_STEP:
+                raise ValueError(
+                    "VecFrameStack is around a vector environment with AutoresetMode.NEXT_STEP, where it stacks the last "
+                    "observation of an episode under the first of the next one: make it with AutoresetMode.SAME_STEP"
+                )
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     @classmethod
@@ -415,6 +424,7 @@ class PoisAlgorithm(BaseAlgorithm):
             if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
                 break
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            self.policy.set_training_mode(False)  # a callback may have switched it on
             self.train()
             self._log_policy()
             self._n_updates += 1
@@ -516,7 +526,8 @@ class _EnvActions:
 
     def __init__(self, action_space: spaces.Space) -> None:
         self.box = action_space if isinstance(action_space, spaces.Box) else None
-        idle = np.zeros(action_space.shape or (), dtype=action_space.dtype)
+        first = getattr(action_space, "start", 0)  # Discrete spaces need not start at 0
+        idle = np.full(action_space.shape or (), first, dtype=action_space.dtype)
         self.idle_action = idle if self.box is None else np.clip(idle, self.box.low, self.box.high)
 
     def __call__(self, actions: np.ndarray, schedule: EpisodeSchedule) -> np.ndarray:
