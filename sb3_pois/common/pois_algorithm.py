@@ -133,6 +133,7 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_tol = line_search_tol
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
+        self._stats_window_size = stats_window_size  # the name under which SB3 keeps it
         self._validate_arguments()
         if isinstance(env, str) and horizon is not None:
             env = gym.wrappers.TimeLimit(maybe_make_env(env, verbose), horizon)  # type: ignore[arg-type]
