@@ -53,7 +53,7 @@ class Acrobot(Simulation):
     step_seconds = WORLD_STEPS * WORLD_STEP_SECONDS
     noise_dim = 4
     noise_law = "normal"
-    view = (-3.3, -2.2, 6.6)
+    view = (-3.45, -2.2, 6.9)
     #: Standard deviation of the two angles and of the two spins at a reset.
     reset_std = np.array([[0.1, 0.1, 0.01, 0.01]])
 

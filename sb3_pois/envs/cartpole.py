@@ -51,7 +51,6 @@ class CartPole(Simulation):
     step_seconds = STEP_SECONDS
     noise_dim = 4
     noise_law = "uniform"
-    view = (-3.9, -1.75, 7.8)
     #: Centre and half-width of the uniform law of cart position, cart velocity, pole angle and pole spin at a reset.
     reset_center: ClassVar[FloatArray]
     reset_half_width: ClassVar[FloatArray]
@@ -194,12 +193,21 @@ class Cartpole(CartPole):
     reset_half_width = np.array([0.12, 0.2, 0.01, 0.2])
     track_half_length = 2.4
     max_angle = 0.2
+    view = (-3.2, -1.0, 6.4)
 
     def _judge(self, x: FloatArray, angle: FloatArray, force: FloatArray) -> tuple[FloatArray, BoolArray]:
         terminated = (np.abs(x) > self.track_half_length) | (np.abs(angle) > self.max_angle)
         rewards = 9.0 + np.cos(angle) - 1e-5 * force * force
         rewards[terminated] = 0.0
         return rewards, terminated
+
+    def paint(self, canvas: Canvas, index: int) -> None:
+        """See :meth:`Simulation.paint`. Two thin lines show how far the pole may tilt."""
+        pivot = self._positions[0, index], CART_HEIGHT
+        for tilt in (-self.max_angle, self.max_angle):
+            end = pivot[0] - 1.25 * POLE_LENGTH * np.sin(tilt), pivot[1] + 1.25 * POLE_LENGTH * np.cos(tilt)
+            canvas.line(pivot, end, "limit", 0.01)
+        super().paint(canvas, index)
 
 
 class InvertedPendulum(CartPole):
@@ -213,9 +221,15 @@ class InvertedPendulum(CartPole):
     reset_center = np.array([0.0, 0.0, pi, 0.0])
     reset_half_width = np.array([1.0, 2.0, 1.0, 3.0])
     track_half_length = 3.0
+    view = (-3.75, -1.4, 7.5)
 
     def _judge(self, x: FloatArray, angle: FloatArray, force: FloatArray) -> tuple[FloatArray, BoolArray]:
         terminated = np.abs(x) > self.track_half_length
         rewards = np.cos(angle)
         rewards[terminated] = -100.0
         return rewards, terminated
+
+    def paint(self, canvas: Canvas, index: int) -> None:
+        """See :meth:`Simulation.paint`. The ring is where the pole's tip should go."""
+        canvas.ring((self._positions[0, index], CART_HEIGHT + POLE_LENGTH), 0.14, "goal")
+        super().paint(canvas, index)

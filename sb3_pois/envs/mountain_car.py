@@ -47,7 +47,7 @@ class MountainCar(EngineSimulation):
     step_seconds = STEP_SECONDS
     noise_dim = 1
     noise_law = "uniform"
-    view = (-1.75, -0.1, 3.5)
+    view = (-2.1, -0.25, 4.2)
 
     def _build(self) -> None:
         self._box2d = load_engine("Box2D", self.task)
