@@ -106,7 +106,9 @@ class CartPole(Simulation):
         sin, cos = np.sin(angle), np.cos(angle)
         coupling = POLE_MASS * ARM * cos
         momentum = CART_MASS * cart + STEP_SECONDS * force + POLE_MASS * pole_x
-        angular_momentum = POLE_INERTIA * spin - coupling * pole_x - (POLE_MASS * ARM * sin) * (pole_y - STEP_SECONDS * GRAVITY)
+        angular_momentum = (
+            POLE_INERTIA * spin - coupling * pole_x - (POLE_MASS * ARM * sin) * (pole_y - STEP_SECONDS * GRAVITY)
+        )
         total_mass = CART_MASS + POLE_MASS
         pivot_inertia = POLE_INERTIA + POLE_MASS * ARM**2
         determinant = total_mass * pivot_inertia - coupling * coupling

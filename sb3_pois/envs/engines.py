@@ -9,6 +9,10 @@ from types import ModuleType
 
 from gymnasium.error import DependencyNotInstalled
 
+# What to tell an engine before it is imported on a machine without a display: MuJoCo can draw through EGL. SDL would fall
+# back to an off-screen window through EGL too, and closing that would take MuJoCo's connection down with it.
+WITHOUT_DISPLAY = {"mujoco": ("MUJOCO_GL", "egl"), "pygame": ("SDL_VIDEODRIVER", "dummy")}
+
 
 def load_engine(module: str, task: str) -> ModuleType:
     """
@@ -19,9 +23,9 @@ def load_engine(module: str, task: str) -> ModuleType:
     :return: The module.
     :raises gymnasium.error.DependencyNotInstalled: if it cannot be imported.
     """
-    if module == "mujoco" and sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        # without a display MuJoCo can draw through EGL, but it has to be told before it is imported
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        if module in WITHOUT_DISPLAY:
+            os.environ.setdefault(*WITHOUT_DISPLAY[module])
     try:
         return import_module(module)
     except ImportError as error:

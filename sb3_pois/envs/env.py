@@ -14,7 +14,7 @@ from sb3_pois.envs.simulation import FloatArray, NoiseStreams, ResetNeeded, chec
 _ONLY = np.zeros(1, dtype=np.intp)
 
 
-class TaskEnv(gym.Env[FloatArray, NDArray[np.float32]]):
+class TaskEnv(gym.Env[Any, Any]):
     """
     One environment of a task, without a time limit (``gym.make`` adds the horizon of 500).
 
@@ -98,7 +98,7 @@ class TaskEnv(gym.Env[FloatArray, NDArray[np.float32]]):
         if self.render_mode == "human":
             self._viewer.show([self._viewer.picture(self._simulation, 0)])
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """
         Picture of the world.
 

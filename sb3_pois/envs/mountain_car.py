@@ -78,7 +78,9 @@ class MountainCar(EngineSimulation):
         for index, speed in zip(indices.tolist(), (2 * noise[:, 0] - 1).tolist(), strict=True):
             self._write(index, START, 0.0, (speed, 0.0), 0.0)
 
-    def _write(self, index: int, position: tuple[float, float], angle: float, velocity: tuple[float, float], spin: float) -> None:
+    def _write(
+        self, index: int, position: tuple[float, float], angle: float, velocity: tuple[float, float], spin: float
+    ) -> None:
         # Position first, then angle: each makes Box2D look for new contacts, and their order matters to its solver.
         car = self._cars[index]
         car.position = position

@@ -117,6 +117,8 @@ class Canvas:
 
     def pixels(self) -> NDArray[np.uint8]:
         """
+        Hand over what has been drawn.
+
         :return: The picture, shape ``(height, width, 3)``.
         """
         return np.ascontiguousarray(self._pygame.surfarray.array3d(self._surface).transpose(1, 0, 2))

@@ -62,14 +62,18 @@ class Simulation(ABC):
     @classmethod
     def action_space(cls) -> spaces.Box:
         """
-        :return: The actions of one environment, [-1, 1] in every dimension.
+        The actions of one environment.
+
+        :return: [-1, 1] in every dimension.
         """
         return spaces.Box(-1.0, 1.0, (cls.action_dim,), np.float32)
 
     @classmethod
     def observation_space(cls) -> spaces.Box:
         """
-        :return: The observations of one environment, unbounded and in double precision.
+        The observations of one environment.
+
+        :return: An unbounded box in double precision.
         """
         return spaces.Box(-np.inf, np.inf, (cls.observation_dim,), np.float64)
 
@@ -93,7 +97,9 @@ class Simulation(ABC):
         if np.isnan(np.add.reduce(clipped, axis=None)):
             index = int(np.flatnonzero(np.isnan(clipped).any(axis=1))[0])
             where = f"of environment {index} " if len(shape) == 2 else ""
-            raise ValueError(f"{self.task}: the action {where}is {clipped[index].tolist()}; actions must be numbers in [-1, 1]")
+            raise ValueError(
+                f"{self.task}: the action {where}is {clipped[index].tolist()}; actions must be numbers in [-1, 1]"
+            )
         return clipped * self.control_limit
 
     def state_vector(self, state: ArrayLike) -> FloatArray:
@@ -293,7 +299,9 @@ class Batch:
     def __init__(self, task: str, n_envs: int, max_episode_steps: int | None):
         self.simulation = make_simulation(task, n_envs)
         if max_episode_steps is not None and (
-            isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, (int, np.integer)) or max_episode_steps < 1
+            isinstance(max_episode_steps, bool)
+            or not isinstance(max_episode_steps, (int, np.integer))
+            or max_episode_steps < 1
         ):
             raise ValueError(f"{task}: max_episode_steps must be an integer of at least 1 or None, not {max_episode_steps!r}")
         self.task = self.simulation.task

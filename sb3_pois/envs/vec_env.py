@@ -38,9 +38,9 @@ class TaskVecEnv(VecEnv):
         self._actions: ArrayLike | None = None
         self._views = [EnvView(self, index, render_mode) for index in range(self.batch.n_envs)]
         super().__init__(self.batch.n_envs, simulation.observation_space(), simulation.action_space())
-        self.metadata = {"render_modes": ["human", "rgb_array"], "render_fps": fps}
+        self.metadata = {"render_modes": ["human", "rgb_array"], "render_fps": fps}  # type: ignore[dict-item]
 
-    def reset(self) -> FloatArray:  # type: ignore[override]
+    def reset(self) -> FloatArray:
         """
         Start new episodes everywhere, with the seeds of the last call of :meth:`seed` if they have not been used.
 
@@ -57,7 +57,7 @@ class TaskVecEnv(VecEnv):
         self._show()
         return observations
 
-    def step_async(self, actions: ArrayLike) -> None:  # type: ignore[override]
+    def step_async(self, actions: ArrayLike) -> None:
         """
         Take the actions of the next step.
 
@@ -65,7 +65,7 @@ class TaskVecEnv(VecEnv):
         """
         self._actions = actions
 
-    def step_wait(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], list[dict[str, Any]]]:  # type: ignore[override]
+    def step_wait(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], list[dict[str, Any]]]:
         """
         Advance every environment by one step, and reset those whose episode ended.
 
@@ -98,6 +98,8 @@ class TaskVecEnv(VecEnv):
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
         """
+        Pictures of all environments.
+
         :return: One picture per environment, or Nones when the render mode is not ``"rgb_array"``.
         """
         return [view.render() for view in self._views]
@@ -134,7 +136,9 @@ class TaskVecEnv(VecEnv):
         for view in self._chosen(indices):
             setattr(view, attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """
         Call a method of environments.
 
@@ -214,7 +218,9 @@ class EnvView:
 
     def get_state(self) -> FloatArray:
         """
-        :return: The full state of the world, shape ``(state_dim,)``.
+        The full state of the world.
+
+        :return: Shape ``(state_dim,)``.
         """
         return self._vec_env.batch.simulation.get_state(self._index)
 
@@ -228,13 +234,17 @@ class EnvView:
 
     def picture(self) -> NDArray[np.uint8]:
         """
-        :return: Picture of this world, shape ``(height, width, 3)``.
+        Draw this world.
+
+        :return: Picture, shape ``(height, width, 3)``.
         """
         return self._vec_env.viewer.picture(self._vec_env.batch.simulation, self._index)
 
     def render(self) -> NDArray[np.uint8] | None:
         """
-        :return: Picture of this world in mode ``"rgb_array"``, else None.
+        Draw this world, if the render mode asks for pictures.
+
+        :return: Picture in mode ``"rgb_array"``, else None.
         """
         return self.picture() if self.render_mode == "rgb_array" else None
 

@@ -34,9 +34,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[FloatArray, NDArray[np.float32], NDArra
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
 
-    def __init__(
-        self, task: str, num_envs: int = 1, max_episode_steps: int | None = HORIZON, render_mode: str | None = None
-    ):
+    def __init__(self, task: str, num_envs: int = 1, max_episode_steps: int | None = HORIZON, render_mode: str | None = None):
         check_render_mode(task, render_mode)
         self._batch = Batch(task, num_envs, max_episode_steps)
         simulation = self._batch.simulation
@@ -121,7 +119,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[FloatArray, NDArray[np.float32], NDArra
     def _pictures(self) -> list[NDArray[np.uint8]]:
         return [self._viewer.picture(self._batch.simulation, index) for index in range(self.num_envs)]
 
-    def render(self) -> tuple[NDArray[np.uint8], ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """
         Pictures of the worlds.
 

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
-from envs_helpers import TASKS, recorded_returns, short_name
+from envs_helpers import TASKS, make_vec_env, recorded_returns, short_name
 
-from sb3_pois.envs import make_vec_env
-
-EPISODES = {"POIS/MountainCar-v0": 40, "POIS/Swimmer-v0": 12}
+EPISODES = {"POIS/Acrobot-v0": 100, "POIS/MountainCar-v0": 24, "POIS/Swimmer-v0": 8}
 
 
 def episode_returns(task: str, policy: str, gain: list | None, n_episodes: int, seed: int = 0) -> np.ndarray:
     """Undiscounted returns of the first episode of ``n_episodes`` environments under one of the recorded policies."""
-    vec_env = make_vec_env(task, n_episodes, seed)
+    vec_env = make_vec_env(task, n_episodes, seed=seed)
     rng = np.random.default_rng(seed)
     shape = (n_episodes, *vec_env.action_space.shape)
     observations = vec_env.reset()
@@ -30,7 +28,11 @@ def episode_returns(task: str, policy: str, gain: list | None, n_episodes: int, 
 
 
 def misses(n_episodes: dict[str, int]) -> tuple[list[str], int]:
-    """Policies whose mean return is further from the recorded one than both 95 % half-widths together, and how many there are."""
+    """
+    Policies whose mean return is further from the recorded one than both 95 % half-widths together.
+
+    :return: A line about each of them, and the number of policies.
+    """
     missed, total = [], 0
     for task in TASKS:
         for policy, recorded in recorded_returns()[short_name(task)].items():
@@ -38,9 +40,8 @@ def misses(n_episodes: dict[str, int]) -> tuple[list[str], int]:
             half_width = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns))
             total += 1
             if abs(returns.mean() - recorded["mean"]) > half_width + recorded["ci95"]:
-                missed.append(
-                    f"{task} {policy}: {returns.mean():.3f} +- {half_width:.3f}, recorded {recorded['mean']:.3f} +- {recorded['ci95']:.3f}"
-                )
+                recorded_text = f"recorded {recorded['mean']:.3f} +- {recorded['ci95']:.3f}"
+                missed.append(f"{task} {policy}: {returns.mean():.3f} +- {half_width:.3f}, {recorded_text}")
     return missed, total
 
 

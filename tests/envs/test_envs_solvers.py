@@ -6,6 +6,8 @@ bodies and their joints in double precision: one dense linear system for the vel
 positions, one world at a time.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 from Box2D import b2World
@@ -16,8 +18,20 @@ from sb3_pois.envs.simulation import make_simulation
 ARM = 0.5
 CART_HEIGHT = np.sqrt(3) / 2
 CART_INERTIA = (4 / 3 + 3 / 4) / 12
-CART_POLE = {"h": 0.05, "world_steps": 1, "passes": 3, "masses": (1.0, 0.1), "inertias": (CART_INERTIA, 0.1 * 1.01 / 12)}
-ACROBOT = {"h": 0.01, "world_steps": 2, "passes": 20, "masses": (0.5, 0.5), "inertias": (0.5 * 1.01 / 12, 0.5 * 1.01 / 12)}
+CART_POLE: dict[str, Any] = {
+    "h": 0.05,
+    "world_steps": 1,
+    "passes": 3,
+    "masses": (1.0, 0.1),
+    "inertias": (CART_INERTIA, 0.1 * 1.01 / 12),
+}
+ACROBOT: dict[str, Any] = {
+    "h": 0.01,
+    "world_steps": 2,
+    "passes": 20,
+    "masses": (0.5, 0.5),
+    "inertias": (0.5 * 1.01 / 12, 0.5 * 1.01 / 12),
+}
 
 
 def turned(vector, angle):

@@ -1,9 +1,8 @@
 """The environments against recorded transitions of the original tasks on their own engines."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from envs_helpers import TASKS, recorded_transitions
+from envs_helpers import TASKS, make_env, recorded_transitions
 
 from sb3_pois.envs.simulation import make_simulation
 
@@ -23,7 +22,7 @@ TOLERANCES = {
 def test_recorded_transitions(task):
     recorded = recorded_transitions(task)
     state_tolerance, reward_tolerance = TOLERANCES[task]
-    env = gym.make(f"sb3_pois.envs:{task}").unwrapped
+    env = make_env(task).unwrapped
     steps = []
     for state, action in zip(recorded["state"], recorded["action"], strict=True):
         env.set_state(state)
@@ -71,7 +70,7 @@ def test_a_batch_of_the_recorded_states_steps_like_single_worlds(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_state_round_trip(task):
-    env = gym.make(task).unwrapped
+    env = make_env(task).unwrapped
     for state in recorded_transitions(task)["state"][:50]:
         env.set_state(state)
         np.testing.assert_allclose(env.get_state(), state, rtol=0, atol=1e-8)
@@ -79,7 +78,7 @@ def test_state_round_trip(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_restored_state_goes_on_like_the_original(task):
-    env, copy = gym.make(task).unwrapped, gym.make(task).unwrapped
+    env, copy = make_env(task).unwrapped, make_env(task).unwrapped
     env.reset(seed=5)
     action = np.full(env.action_space.shape, 0.3)
     # nothing but the state may matter: the mountain car's running world remembers its contacts, so it starts fresh too
@@ -95,7 +94,7 @@ def test_a_restored_state_goes_on_like_the_original(task):
 
 def test_set_state_forgets_the_world_before():
     recorded = recorded_transitions("POIS/MountainCar-v0")
-    fresh, used = gym.make("POIS/MountainCar-v0").unwrapped, gym.make("POIS/MountainCar-v0").unwrapped
+    fresh, used = make_env("POIS/MountainCar-v0").unwrapped, make_env("POIS/MountainCar-v0").unwrapped
     used.reset(seed=0)
     for _ in range(40):
         used.step(np.array([1.0]))
