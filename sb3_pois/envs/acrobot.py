@@ -23,11 +23,13 @@ LINK_INERTIA = LINK_MASS * (LINK_WIDTH**2 + LINK_LENGTH**2) / 12
 ARM = LINK_LENGTH / 2
 TARGET = (0.0, 2 * LINK_LENGTH)
 
-# A joint's inverse effective mass is _SHARED (elbow) or _FIXED (shoulder) times the identity, plus _Q t t' for each of
-# its links, t the unit vector across the link.
-_SHARED = 2 / LINK_MASS
-_FIXED = 1 / LINK_MASS
-_Q = ARM**2 / LINK_INERTIA
+# How strongly a joint resists being pulled together, in units of a link's mass: 2 (elbow, two links) or 1 (shoulder, one)
+# times the identity, plus _RATIO t t' for each of its links, t the unit vector across the link.
+_RATIO = LINK_MASS * ARM**2 / LINK_INERTIA
+# Inertias in units of mass times arm: of a link about its centre, of both spins with the joints together.
+_GYRATION = LINK_INERTIA / (LINK_MASS * ARM)
+_INERTIA1 = _GYRATION + 5 * ARM
+_INERTIA2 = _GYRATION + ARM
 
 
 class Acrobot(Simulation):
@@ -101,27 +103,25 @@ class Acrobot(Simulation):
 
         :param spin_gain: What the motor adds to link 2's spin and takes from link 1's, shape ``(n_worlds,)``, rad/s.
         """
-        x1, y1, x2, y2, spin1, spin2 = self._velocities
+        velocities = self._velocities
+        x1, y1, x2, y2, spin1, spin2 = velocities
         angles = self._positions[4:]
-        (sin1, sin2), (cos1, cos2) = np.sin(angles), np.cos(angles)
+        sin, cos = np.sin(angles), np.cos(angles)
         fall = WORLD_STEP_SECONDS * GRAVITY
         y1, y2 = y1 - fall, y2 - fall
-        momentum1 = LINK_INERTIA * (spin1 - spin_gain) + (LINK_MASS * ARM) * (cos1 * (x1 + 2 * x2) + sin1 * (y1 + 2 * y2))
-        momentum2 = LINK_INERTIA * (spin2 + spin_gain) + (LINK_MASS * ARM) * (cos2 * x2 + sin2 * y2)
-        inertia1 = LINK_INERTIA + 5 * LINK_MASS * ARM**2
-        inertia2 = LINK_INERTIA + LINK_MASS * ARM**2
-        coupling = (2 * LINK_MASS * ARM**2) * (cos1 * cos2 + sin1 * sin2)
-        determinant = inertia1 * inertia2 - coupling * coupling
-        new_spin1 = (inertia2 * momentum1 - coupling * momentum2) / determinant
-        new_spin2 = (inertia1 * momentum2 - coupling * momentum1) / determinant
-        arm1, arm2 = ARM * new_spin1, ARM * new_spin2
-        x1, y1 = arm1 * cos1, arm1 * sin1
-        self._velocities[0] = x1
-        self._velocities[1] = y1
-        self._velocities[2] = 2 * x1 + arm2 * cos2
-        self._velocities[3] = 2 * y1 + arm2 * sin2
-        self._velocities[4] = new_spin1
-        self._velocities[5] = new_spin2
+        # momenta in units of mass times arm
+        momentum1 = _GYRATION * (spin1 - spin_gain) + cos[0] * (x1 + 2 * x2) + sin[0] * (y1 + 2 * y2)
+        momentum2 = _GYRATION * (spin2 + spin_gain) + cos[1] * x2 + sin[1] * y2
+        coupling = (2 * ARM) * (cos[0] * cos[1] + sin[0] * sin[1])
+        determinant = _INERTIA1 * _INERTIA2 - coupling * coupling
+        velocities[4] = (_INERTIA2 * momentum1 - coupling * momentum2) / determinant
+        velocities[5] = (_INERTIA1 * momentum2 - coupling * momentum1) / determinant
+        swing = ARM * velocities[4:]
+        swing_x, swing_y = swing * cos, swing * sin
+        velocities[0] = swing_x[0]
+        velocities[1] = swing_y[0]
+        velocities[2] = 2 * swing_x[0] + swing_x[1]
+        velocities[3] = 2 * swing_y[0] + swing_y[1]
 
     def observe(self, indices: IndexArray) -> FloatArray:
         """See :meth:`Simulation.observe`."""
@@ -183,33 +183,35 @@ def _correct_joints(positions: FloatArray) -> BoolArray:
     :param positions: Shape ``(6, k)``; changed in place.
     :return: Whether either joint was too far apart, shape ``(k,)``.
     """
-    x1, y1, x2, y2, angle1, angle2 = positions
-    (sin1, sin2), (cos1, cos2) = np.sin(positions[4:]), np.cos(positions[4:])
-    gap_x = x2 - ARM * sin2 - x1 - ARM * sin1
-    gap_y = y2 + ARM * cos2 - y1 + ARM * cos1
+    x1, y1, x2, y2, angle1, _ = positions
+    angles = positions[4:]
+    sin, cos = np.sin(angles), np.cos(angles)
+    arm_x, arm_y = ARM * sin, ARM * cos
+    gap_x = x2 - x1 - (arm_x[0] + arm_x[1])
+    gap_y = y2 - y1 + (arm_y[0] + arm_y[1])
     elbow_gap = gap_x * gap_x + gap_y * gap_y
-    k11 = _SHARED + _Q * (cos1 * cos1 + cos2 * cos2)
-    k12 = _Q * (sin1 * cos1 + sin2 * cos2)
-    k22 = _SHARED + _Q * (sin1 * sin1 + sin2 * sin2)
-    determinant = k11 * k22 - k12 * k12
-    impulse_x = (k12 * gap_y - k22 * gap_x) / determinant
-    impulse_y = (k12 * gap_x - k11 * gap_y) / determinant
-    shift_x, shift_y = impulse_x / LINK_MASS, impulse_y / LINK_MASS
+    # For unit vectors t1 and t2 the matrix 2 + r (t1 t1' + t2 t2') has the determinant (2 + r)^2 - r^2 (t1't2)^2, and its
+    # adjugate is 2 + 2 r - r (t1 t1' + t2 t2').
+    bend = _RATIO * (sin[0] * sin[1] + cos[0] * cos[1])
+    determinant = (2 + _RATIO) ** 2 - bend * bend
+    across = _RATIO * (cos * gap_x + sin * gap_y)
+    across_x, across_y = cos * across, sin * across
+    shift_x = (across_x[0] + across_x[1] - (2 + 2 * _RATIO) * gap_x) / determinant
+    shift_y = (across_y[0] + across_y[1] - (2 + 2 * _RATIO) * gap_y) / determinant
     x1 -= shift_x
     y1 -= shift_y
     x2 += shift_x
     y2 += shift_y
-    angle1 -= (ARM / LINK_INERTIA) * (sin1 * impulse_y + cos1 * impulse_x)
-    angle2 -= (ARM / LINK_INERTIA) * (sin2 * impulse_y + cos2 * impulse_x)
-    positions[4:] = _rounded(positions[4:])
+    angles -= (_RATIO / ARM) * (sin * shift_y + cos * shift_x)
+    angles[:] = _rounded(angles)
 
-    # the shoulder's matrix has one link only and is inverted by the Sherman-Morrison formula
+    # the shoulder has one link only: the Sherman-Morrison formula
     sin1, cos1 = np.sin(angle1), np.cos(angle1)
     gap_x = x1 - ARM * sin1
     gap_y = y1 + ARM * cos1
-    turn = (_Q / (_FIXED + _Q)) * (cos1 * gap_x + sin1 * gap_y)
+    turn = (_RATIO / (1 + _RATIO)) * (cos1 * gap_x + sin1 * gap_y)
     x1 += turn * cos1 - gap_x
     y1 += turn * sin1 - gap_y
-    angle1 += turn / ARM
-    positions[4] = _rounded(angle1)
+    angle1 += turn * (1 / ARM)
+    angle1[:] = _rounded(angle1)
     return np.maximum(elbow_gap, gap_x * gap_x + gap_y * gap_y) > POSITION_TOLERANCE**2

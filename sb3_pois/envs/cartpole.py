@@ -25,12 +25,16 @@ POLE_MASS = 0.1
 POLE_INERTIA = POLE_MASS * (POLE_WIDTH**2 + POLE_LENGTH**2) / 12
 #: From the pivot to the pole's centre of mass.
 ARM = POLE_LENGTH / 2
+TOTAL_MASS = CART_MASS + POLE_MASS
+PIVOT_INERTIA = POLE_INERTIA + POLE_MASS * ARM**2
 
-# The pivot's inverse effective mass in the position correction is diag(_A, _B) + _Q t t', t the unit vector across the
-# pole. The cart pushes back with its mass and, along the track, with its inertia too: the pivot sits above its centre.
-_A = 1 / CART_MASS + 1 / POLE_MASS + (CART_HEIGHT / 2) ** 2 / CART_INERTIA
-_B = 1 / CART_MASS + 1 / POLE_MASS
-_Q = ARM**2 / POLE_INERTIA
+# How strongly the two bodies resist being pulled together at the pivot, in units of the pole's mass: the matrix
+# diag(_ALONG, _UP) + _RATIO t t', t the unit vector across the pole. The cart resists with its mass and, along the track,
+# with its inertia too, because the pivot sits above its centre.
+_SHARE = POLE_MASS / CART_MASS
+_ALONG = 1 + _SHARE + POLE_MASS * (CART_HEIGHT / 2) ** 2 / CART_INERTIA
+_UP = 1 + _SHARE
+_RATIO = POLE_MASS * ARM**2 / POLE_INERTIA
 
 
 class CartPole(Simulation):
@@ -51,38 +55,48 @@ class CartPole(Simulation):
     step_seconds = STEP_SECONDS
     noise_dim = 4
     noise_law = "uniform"
-    #: Centre and half-width of the uniform law of cart position, cart velocity, pole angle and pole spin at a reset.
-    reset_center: ClassVar[FloatArray]
-    reset_half_width: ClassVar[FloatArray]
+    #: Lower end and width of the uniform law of cart position, cart velocity, pole angle and pole spin at a reset.
+    reset_low: ClassVar[FloatArray]
+    reset_width: ClassVar[FloatArray]
     #: The episode ends when the cart's centre is further than this from the middle, metres.
     track_half_length: ClassVar[float]
 
     def __init__(self, n_worlds: int):
         super().__init__(n_worlds)
         # rows: cart x, then x, y and angle of the pole (its centre of mass); and their velocities
-        self._positions = np.zeros((4, n_worlds))
-        self._velocities = np.zeros((4, n_worlds))
+        self._worlds = np.zeros((8, n_worlds))
+
+    @property
+    def _positions(self) -> FloatArray:
+        return self._worlds[:4]
+
+    @property
+    def _velocities(self) -> FloatArray:
+        return self._worlds[4:]
 
     def reset(self, indices: IndexArray, noise: FloatArray) -> None:
         """See :meth:`Simulation.reset`."""
-        x, velocity, angle, spin = (self.reset_center + self.reset_half_width * (2 * noise - 1)).T
+        x, velocity, angle, spin = (self.reset_low + self.reset_width * noise).T
         # only the pole's angle is written: its pivot end stays over the middle of the track, wherever the cart is
-        self._positions[:, indices] = x, -ARM * np.sin(angle), CART_HEIGHT + ARM * np.cos(angle), angle
-        still = np.zeros_like(x)
-        self._velocities[:, indices] = velocity, still, still, spin
+        fresh = np.zeros((8, len(indices)))
+        fresh[0] = x
+        fresh[1] = -ARM * np.sin(angle)
+        fresh[2] = CART_HEIGHT + ARM * np.cos(angle)
+        fresh[3] = angle
+        fresh[4] = velocity
+        fresh[7] = spin
+        self._worlds[:, indices] = fresh
 
     def step(self, controls: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
         """See :meth:`Simulation.step`."""
         force = controls[:, 0]
+        positions, velocities = self._positions, self._velocities
         self._solve_velocities(force)
-        limit_speeds(self._velocities, STEP_SECONDS, (slice(0, 1), slice(1, 3)), slice(3, 4))
-        self._positions += STEP_SECONDS * self._velocities
-        correct_positions(self._positions, _correct_pivot, MAX_POSITION_PASSES)
-        observations = np.empty((self.n_worlds, 4))
-        observations[:, 0::2] = self._positions[::3].T
-        observations[:, 1::2] = self._velocities[::3].T
-        rewards, terminated = self._judge(self._positions[0], self._positions[3], force)
-        return observations, rewards, terminated
+        limit_speeds(velocities, STEP_SECONDS, (slice(0, 1), slice(1, 3)), slice(3, 4))
+        positions += STEP_SECONDS * velocities
+        correct_positions(positions, _correct_pivot, MAX_POSITION_PASSES)
+        rewards, terminated = self._judge(positions[0], positions[3], force)
+        return _observations(self._worlds), rewards, terminated
 
     @abstractmethod
     def _judge(self, x: FloatArray, angle: FloatArray, force: FloatArray) -> tuple[FloatArray, BoolArray]:
@@ -101,31 +115,26 @@ class CartPole(Simulation):
         are those of a cart velocity V and a spin w, with the pole's centre moving at (V - l w cos, -l w sin), so what
         remains are two equations in V and w.
         """
-        cart, pole_x, pole_y, spin = self._velocities
-        angle = self._positions[3]
+        velocities = self._velocities
+        cart, pole_x, pole_y, spin = velocities
+        angle = self._worlds[3]
         sin, cos = np.sin(angle), np.cos(angle)
-        coupling = POLE_MASS * ARM * cos
+        coupling = (POLE_MASS * ARM) * cos
         momentum = CART_MASS * cart + STEP_SECONDS * force + POLE_MASS * pole_x
-        angular_momentum = (
-            POLE_INERTIA * spin - coupling * pole_x - (POLE_MASS * ARM * sin) * (pole_y - STEP_SECONDS * GRAVITY)
-        )
-        total_mass = CART_MASS + POLE_MASS
-        pivot_inertia = POLE_INERTIA + POLE_MASS * ARM**2
-        determinant = total_mass * pivot_inertia - coupling * coupling
-        new_cart = (pivot_inertia * momentum + coupling * angular_momentum) / determinant
-        new_spin = (total_mass * angular_momentum + coupling * momentum) / determinant
-        tip = ARM * new_spin
-        self._velocities[0] = new_cart
-        self._velocities[1] = new_cart - tip * cos
-        self._velocities[2] = -tip * sin
-        self._velocities[3] = new_spin
+        fallen = (POLE_MASS * ARM) * (pole_y - STEP_SECONDS * GRAVITY)
+        angular_momentum = POLE_INERTIA * spin - coupling * pole_x - sin * fallen
+        determinant = TOTAL_MASS * PIVOT_INERTIA - coupling * coupling
+        new_cart = (PIVOT_INERTIA * momentum + coupling * angular_momentum) / determinant
+        new_spin = (TOTAL_MASS * angular_momentum + coupling * momentum) / determinant
+        swing = ARM * new_spin
+        velocities[0] = new_cart
+        velocities[1] = new_cart - swing * cos
+        velocities[2] = -swing * sin
+        velocities[3] = new_spin
 
     def observe(self, indices: IndexArray) -> FloatArray:
         """See :meth:`Simulation.observe`."""
-        observations = np.empty((len(indices), 4))
-        observations[:, 0::2] = self._positions[::3, indices].T
-        observations[:, 1::2] = self._velocities[::3, indices].T
-        return observations
+        return _observations(self._worlds.take(indices, axis=1))
 
     def get_state(self, index: int) -> FloatArray:
         """See :meth:`Simulation.get_state`."""
@@ -144,8 +153,8 @@ class CartPole(Simulation):
                 f"{self.task}: the track holds the cart at height {CART_HEIGHT / 2:.7f} and angle 0, without vertical "
                 f"velocity or spin; the state has {[cart_y, cart_angle, cart_vy, cart_spin]}"
             )
-        self._positions[:, index] = x, origin_x - ARM * np.sin(angle), origin_y + ARM * np.cos(angle), angle
-        self._velocities[:, index] = velocity, pole_vx, pole_vy, spin
+        center = origin_x - ARM * np.sin(angle), origin_y + ARM * np.cos(angle)
+        self._worlds[:, index] = x, *center, angle, velocity, pole_vx, pole_vy, spin
 
     def paint(self, canvas: Canvas, index: int) -> None:
         """See :meth:`Simulation.paint`."""
@@ -159,6 +168,20 @@ class CartPole(Simulation):
         canvas.disc((x, CART_HEIGHT), 0.06, "joint")
 
 
+def _observations(worlds: FloatArray) -> FloatArray:
+    """
+    Pick what can be seen of the worlds.
+
+    :param worlds: Shape ``(8, k)``.
+    :return: Shape ``(k, 4)``.
+    """
+    observations = np.empty((worlds.shape[1], 4))
+    # position and velocity of the cart, then of the pole's angle
+    observations[:, :2] = worlds[0::4].T
+    observations[:, 2:] = worlds[3::4].T
+    return observations
+
+
 def _correct_pivot(positions: FloatArray) -> BoolArray:
     """
     One pass of position correction: an impulse at the pivot moves both bodies, and the track takes the cart back.
@@ -170,15 +193,14 @@ def _correct_pivot(positions: FloatArray) -> BoolArray:
     sin, cos = np.sin(angle), np.cos(angle)
     gap_x = pole_x + ARM * sin - x
     gap_y = pole_y - ARM * cos - CART_HEIGHT
-    # the inverse of diag(A, B) + Q t t', t = (cos, sin), by the Sherman-Morrison formula
-    cos_a, sin_b = cos / _A, sin / _B
-    turn = (cos_a * gap_x + sin_b * gap_y) / (1 / _Q + cos * cos_a + sin * sin_b)
-    impulse_x = cos_a * turn - gap_x / _A
-    impulse_y = sin_b * turn - gap_y / _B
-    x -= impulse_x / CART_MASS
-    pole_x += impulse_x / POLE_MASS
-    pole_y += impulse_y / POLE_MASS
-    angle -= turn / ARM
+    # the inverse of that matrix by the Sherman-Morrison formula
+    cos_along, sin_up = cos * (1 / _ALONG), sin * (1 / _UP)
+    turn = (cos_along * gap_x + sin_up * gap_y) / (cos * cos_along + sin * sin_up + 1 / _RATIO)
+    shift_x = cos_along * turn - gap_x * (1 / _ALONG)
+    pole_x += shift_x
+    pole_y += sin_up * turn - gap_y * (1 / _UP)
+    x -= _SHARE * shift_x
+    angle -= turn * (1 / ARM)
     return gap_x * gap_x + gap_y * gap_y > POSITION_TOLERANCE**2
 
 
@@ -191,8 +213,8 @@ class Cartpole(CartPole):
     """
 
     task = "POIS/Cartpole-v0"
-    reset_center = np.zeros(4)
-    reset_half_width = np.array([0.12, 0.2, 0.01, 0.2])
+    reset_low = np.array([-0.12, -0.2, -0.01, -0.2])
+    reset_width = np.array([0.24, 0.4, 0.02, 0.4])
     track_half_length = 2.4
     max_angle = 0.2
     view = (-3.2, -1.0, 6.4)
@@ -220,8 +242,8 @@ class InvertedPendulum(CartPole):
     """
 
     task = "POIS/InvertedPendulum-v0"
-    reset_center = np.array([0.0, 0.0, pi, 0.0])
-    reset_half_width = np.array([1.0, 2.0, 1.0, 3.0])
+    reset_low = np.array([-1.0, -2.0, pi - 1.0, -3.0])
+    reset_width = np.array([2.0, 4.0, 2.0, 6.0])
     track_half_length = 3.0
     view = (-3.75, -1.4, 7.5)
 

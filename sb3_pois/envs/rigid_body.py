@@ -51,7 +51,7 @@ def correct_positions(positions: FloatArray, correct: Callable[[FloatArray], Boo
         if not apart.size:
             return
         # only these worlds go on: the others must not be corrected further
-        columns = positions[:, apart]
+        columns = positions.take(apart, axis=1)
         still_apart = correct(columns)
         positions[:, apart] = columns
         apart = apart[still_apart]

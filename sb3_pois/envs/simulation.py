@@ -368,7 +368,7 @@ class Batch:
         self._elapsed += 1
         truncated = self._elapsed >= self._limit
         ended = (terminated | truncated).nonzero()[0]
-        last_observations = observations[ended]
+        last_observations = observations.take(ended, axis=0)
         if ended.size:
             observations[ended] = self._restart(ended)
         return observations, rewards, terminated, truncated, ended, last_observations
