@@ -348,6 +348,18 @@ class Batch:
         self._all_running = bool(self._is_running.all())
         return self._restart(indices)
 
+    def get_state(self, index: int) -> FloatArray:
+        """
+        The full state of one environment.
+
+        :param index: The environment.
+        :return: The state, see :meth:`Simulation.get_state`.
+        :raises RuntimeError: before its first reset.
+        """
+        if not self._is_running[index]:
+            raise ResetNeeded(self.task, "get_state", index)
+        return self.simulation.get_state(index)
+
     def resume(self, index: int, state: ArrayLike) -> None:
         """
         Start an episode in a given state.

@@ -131,6 +131,8 @@ def test_one_environment_can_be_reset_alone():
 @pytest.mark.parametrize("task", TASKS)
 def test_bad_input_is_named(task):
     vec_env = make_vec_env(task, 2)
+    with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\) before get_state\(\) \(environment 1 of"):
+        vec_env.env_method("get_state", indices=1)
     dim = vec_env.action_space.shape[0]
     with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\)"):
         vec_env.step(np.zeros((2, dim)))
