@@ -1,5 +1,7 @@
 """Every algorithm learns with every option, policy and kind of environment."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -89,7 +91,7 @@ def test_learning_needs_an_environment(case: Case) -> None:
 
 @for_each_algorithm
 def test_default_budget_is_a_hundred_episodes(case: Case) -> None:
-    model = case.algorithm("MlpPolicy", CountingEnv((1, 2)))  # type: ignore[arg-type]
+    model = case.algorithm("MlpPolicy", CountingEnv((1, 2)))
     assert model.n_episodes is None and model.batch_timesteps is None
     model.learn(1)
     assert model.rollout_buffer.n_episodes == 100
@@ -160,7 +162,7 @@ def test_without_a_seed_no_two_runs_are_the_same(case: Case) -> None:
 @for_each_algorithm
 def test_small_returns_are_warned_of_once(case: Case) -> None:
     class TinyRewardEnv(AnySpacesEnv):
-        def step(self, action):  # type: ignore[no-untyped-def]
+        def step(self, action: Any) -> Any:
             observation, reward, terminated, truncated, info = super().step(action)
             return observation, 1e-9 * reward, terminated, truncated, info
 
