@@ -13,7 +13,7 @@ from sb3_pois.apois.policies import CnnPolicy, LinearPolicy, MlpPolicy, MultiInp
 from sb3_pois.apois.surrogates import make_surrogate, natural_gradient
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.parameters import ParameterVector
-from sb3_pois.common.pois_algorithm import Actor, PoisAlgorithm, check_number, warn_of_stochastic_layers
+from sb3_pois.common.pois_algorithm import Actor, PoisAlgorithm, check_integer, check_number, warn_of_stochastic_layers
 from sb3_pois.common.surrogate import gradient_direction, optimize_offline
 
 # Steps whose noise is drawn at once while a batch is collected
@@ -99,6 +99,7 @@ class APOIS(PoisAlgorithm):
         _init_setup_model: bool = True,
     ) -> None:
         self.fisher_damping = fisher_damping
+        self.max_chunk_steps = max_chunk_steps
         super().__init__(
             policy,
             env,
@@ -117,7 +118,6 @@ class APOIS(PoisAlgorithm):
             line_search_tol=line_search_tol,
             line_search_initial_step=line_search_initial_step,
             gradient_tol=gradient_tol,
-            max_chunk_steps=max_chunk_steps,
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
@@ -132,6 +132,7 @@ class APOIS(PoisAlgorithm):
     def _validate_arguments(self) -> None:
         super()._validate_arguments()
         check_number("fisher_damping", self.fisher_damping)
+        check_integer("max_chunk_steps", self.max_chunk_steps, least=1)
         if not self.fisher_damping > 0.0:
             raise ValueError(f"fisher_damping is {self.fisher_damping}, but must be > 0")
 

@@ -75,23 +75,20 @@ def binary_steps(initial_step: float, tol: float) -> Generator[float, float, Non
     """
     Step rule that doubles the step until it gets worse, then bisects between the best step and the worse one.
 
-    Ends when a trial differs from the best by no more than ``tol``.
+    Ends when the two are no more than ``tol`` apart: where the objective is concave, no more than that is left to gain.
 
     :param initial_step: first epsilon, in units of return
-    :param tol: least change of the objective, in units of return
+    :param tol: least gain that keeps the search going, in units of return
     :return: generator of steps
     """
     best_step, best, worse_step = 0.0, 0.0, math.inf
     step = initial_step
-    while SMALLEST_STEP < step < math.inf and step not in (best_step, worse_step):
+    while step < math.inf and worse_step - best_step > max(tol, SMALLEST_STEP):
         improvement = yield step
-        settled = abs(improvement - best) <= tol  # False for NaN
         if improvement > best:
             best_step, best = step, improvement
-        else:
+        else:  # worse, or rejected
             worse_step = step
-        if settled:
-            return
         step = 2.0 * best_step if worse_step == math.inf else 0.5 * (best_step + worse_step)
 
 

@@ -80,7 +80,6 @@ class PoisAlgorithm(BaseAlgorithm):
     :param line_search_tol: least gain of a trial and of a line search, in units of return
     :param line_search_initial_step: gain that the first trial promises, in units of return
     :param gradient_tol: norm of the gradient below which the optimisation stops, in units of return
-    :param max_chunk_steps: most steps that are evaluated at once; bounds the peak memory of the optimisation
     :param policy_kwargs: keyword arguments of the policy
     :param stats_window_size: number of episodes that ``ep_info_buffer`` and ``ep_success_buffer`` keep
     :param tensorboard_log: folder of the tensorboard logs; None for none
@@ -111,7 +110,6 @@ class PoisAlgorithm(BaseAlgorithm):
         line_search_tol: float,
         line_search_initial_step: float,
         gradient_tol: float,
-        max_chunk_steps: int,
         policy_kwargs: dict[str, Any] | None,
         stats_window_size: int,
         tensorboard_log: str | None,
@@ -135,7 +133,6 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_tol = line_search_tol
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
-        self.max_chunk_steps = max_chunk_steps
         self._stats_window_size = stats_window_size  # the name under which SB3 keeps it
         self._validate_arguments()
         if isinstance(env, str) and horizon is not None:
@@ -187,7 +184,7 @@ class PoisAlgorithm(BaseAlgorithm):
         for name in ("n_episodes", "batch_timesteps", "horizon"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), least=1)
-        for name in ("n_offline_iters", "line_search_max_iter", "max_chunk_steps"):
+        for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
         check_integer("stats_window_size", self._stats_window_size, least=1)
         for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
@@ -279,14 +276,14 @@ class PoisAlgorithm(BaseAlgorithm):
         if target.suffix == "":
             target = target.with_name(f"{target.name}.zip")
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        descriptor, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            with os.fdopen(handle, "wb") as file:  # SB3 takes no other kind of file than io's own
+            with os.fdopen(descriptor, "wb") as file:
                 super().save(file, exclude, include)
-            os.chmod(partial, 0o666 & ~_umask())
-            os.replace(partial, target)
+            os.chmod(unfinished, 0o666 & ~_umask())
+            os.replace(unfinished, target)
         except BaseException:
-            os.unlink(partial)
+            os.unlink(unfinished)
             raise
 
     def _excluded_save_params(self) -> list[str]:

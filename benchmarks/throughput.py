@@ -1,0 +1,413 @@
+"""
+How fast it samples and learns, beside other algorithms in the same process, on one thread.
+
+    python benchmarks/throughput.py --folder throughput
+
+Sections (``--sections`` picks some):
+
+* ``end-to-end``: environment steps per second of a whole ``learn()``, beside the bare vector environment with random
+  actions, and where the time goes. Contenders take turns in every round, so that ratios hold while the machine drifts.
+* ``batches``: the paper's settings on its cart-pole with 100 native environments: linear, deep, and N-POIS' first batch.
+* ``surrogate``: cost of one evaluation of the surrogate as the horizon, the number of episodes and the network grow.
+* ``memory``: peak memory of optimising on a million steps, above that of the interpreter with everything imported.
+* ``import``: what ``import sb3_pois`` adds to ``import stable_baselines3``.
+
+Writes ``*.csv`` for every section and a bar chart of the first.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import torch as th
+from gymnasium import spaces
+from sb3_contrib import ARS, TRPO
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+import sb3_pois.envs as pois_envs
+from sb3_pois import APOIS, PPOIS
+from sb3_pois.apois import LinearPolicy, MlpPolicy
+from sb3_pois.apois.surrogates import make_surrogate
+from sb3_pois.common.buffers import EpisodeRolloutBuffer
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+DEEP = {"net_arch": [100, 50, 25], "weight_init": "xavier"}
+PENDULUM, CARTPOLE = "InvertedPendulum-v5", "POIS/Cartpole-v0"
+
+
+class TimedVecEnv(VecEnvWrapper):
+    """Adds up the time spent inside the environments."""
+
+    def __init__(self, venv: VecEnv) -> None:
+        super().__init__(venv)
+        self.seconds = 0.0
+        self.n_steps = 0
+
+    def reset(self) -> Any:
+        start = time.perf_counter()
+        observations = self.venv.reset()
+        self.seconds += time.perf_counter() - start
+        return observations
+
+    def step_wait(self) -> Any:
+        start = time.perf_counter()
+        result = self.venv.step_wait()
+        self.seconds += time.perf_counter() - start
+        self.n_steps += self.num_envs
+        return result
+
+
+def make_env(task: str) -> TimedVecEnv:
+    """
+    Environments of a task: eight in one process, or the native hundred of a benchmark task.
+
+    :param task: Gymnasium id
+    :return: the environments
+    """
+    if task.startswith("POIS/"):
+        return TimedVecEnv(pois_envs.make_vec_env(task, n_envs=100, seed=0))
+    return TimedVecEnv(make_vec_env(task, 8, seed=0))
+
+
+CONTENDERS: dict[str, Callable[[VecEnv], BaseAlgorithm]] = {
+    "APOIS linear": lambda env: APOIS("LinearPolicy", env, seed=0),
+    "APOIS 64-64": lambda env: APOIS("MlpPolicy", env, seed=0),
+    "PPOIS linear": lambda env: PPOIS("LinearPolicy", env, seed=0),
+    "PPO": lambda env: PPO("MlpPolicy", env, seed=0, device="cpu"),
+    "A2C": lambda env: A2C("MlpPolicy", env, seed=0, device="cpu"),
+    "TRPO": lambda env: TRPO("MlpPolicy", env, seed=0, device="cpu"),
+    "ARS linear": lambda env: ARS("LinearPolicy", env, seed=0, device="cpu"),
+}
+
+
+def bare_rate(env: TimedVecEnv, n_steps: int) -> float:
+    """
+    Environment steps per second of the environments alone, under random actions drawn beforehand.
+
+    :param env: environments
+    :param n_steps: environment steps to take
+    :return: steps per second
+    """
+    n_vec_steps = n_steps // env.num_envs
+    actions = [np.stack([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(n_vec_steps)]
+    env.reset()
+    start = time.perf_counter()
+    for action in actions:
+        env.venv.step(action)
+    return n_vec_steps * env.num_envs / (time.perf_counter() - start)
+
+
+class TimedLearner:
+    """
+    Trains a model in slices and tells where the time went.
+
+    :param name: name of the contender
+    :param task: Gymnasium id
+    """
+
+    def __init__(self, name: str, task: str) -> None:
+        self.env = make_env(task)
+        self.model = CONTENDERS[name](self.env)
+        self.model.set_logger(configure(None, []))
+        self.train_seconds = 0.0
+        if hasattr(self.model, "train"):
+            self._train = self.model.train
+            self.model.train = self._timed_train
+
+    def _timed_train(self) -> None:
+        start = time.perf_counter()
+        self._train()
+        self.train_seconds += time.perf_counter() - start
+
+    def learn(self, n_steps: int) -> dict[str, float]:
+        """
+        Learn for some more steps.
+
+        :param n_steps: environment steps
+        :return: steps per second, and the shares of the environment, the optimisation and everything else
+        """
+        self.env.seconds = self.train_seconds = 0.0
+        self.env.n_steps = 0
+        start = time.perf_counter()
+        self.model.learn(n_steps, reset_num_timesteps=False, log_interval=None)  # type: ignore[arg-type]
+        seconds = time.perf_counter() - start
+        environment, optimisation = self.env.seconds / seconds, self.train_seconds / seconds
+        return {
+            "steps/s": self.env.n_steps / seconds,
+            "environment": environment,
+            "optimisation": optimisation,
+            "acting": 1.0 - environment - optimisation,
+        }
+
+
+def end_to_end(n_rounds: int, n_steps: int) -> pd.DataFrame:
+    """
+    Compare whole ``learn()`` calls, in turns.
+
+    :param n_rounds: rounds to take the median of
+    :param n_steps: environment steps per contender and round
+    :return: one row per task and contender
+    """
+    rows = []
+    for task in (PENDULUM, CARTPOLE):
+        bare_env = make_env(task)
+        learners = {name: TimedLearner(name, task) for name in CONTENDERS}
+        for learner in learners.values():
+            learner.learn(n_steps // 4)  # warm up
+        for i in range(n_rounds):
+            bare = bare_rate(bare_env, n_steps)
+            rows.append({"task": task, "contender": "bare environment", "round": i, "steps/s": bare, "of bare": 1.0})
+            for name, learner in learners.items():
+                row = learner.learn(n_steps)
+                rows.append({"task": task, "contender": name, "round": i, **row, "of bare": row["steps/s"] / bare})
+    table = pd.DataFrame(rows)
+    ppo = table[table.contender == "PPO"].set_index(["task", "round"])["steps/s"]
+    table["of PPO"] = table["steps/s"] / ppo.reindex(pd.MultiIndex.from_frame(table[["task", "round"]])).to_numpy()
+    return table.groupby(["task", "contender"], sort=False).median(numeric_only=True).drop(columns="round").reset_index()
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """
+    Bar chart of the end-to-end rates.
+
+    :param table: result of :func:`end_to_end`
+    :param path: where to write the picture
+    """
+    tasks = table.task.unique()
+    figure, axes = plt.subplots(1, len(tasks), figsize=(13, 4), layout="constrained")
+    for axis, task in zip(axes, tasks, strict=True):
+        rows = table[table.task == task].iloc[::-1]
+        bars = axis.barh(rows.contender, rows["steps/s"])
+        axis.bar_label(bars, [f"{rate:,.0f}" for rate in rows["steps/s"]], padding=3)
+        axis.set_title(f"{task}: environment steps per second, one thread")
+        axis.set_xlim(right=1.2 * rows["steps/s"].max())
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def batches(n_rounds: int) -> pd.DataFrame:
+    """
+    The paper's settings on its cart-pole, from the first batch on.
+
+    :param n_rounds: rounds to take the median of
+    :return: one row per setting
+    """
+    horizon_runs = {
+        # Episodes last 500 steps once the pole is held, so train until then before the clock starts
+        "APOIS linear, 100 episodes": (lambda env: APOIS("LinearPolicy", env, seed=0), 2_500_000, 500_000),
+        "APOIS 100-50-25, 50,000 steps, 20 offline iterations": (
+            lambda env: APOIS("MlpPolicy", env, batch_timesteps=50_000, n_offline_iters=20, policy_kwargs=DEEP, seed=0),
+            0,
+            100_000,
+        ),
+    }
+    rows = []
+    for name, (make, n_warm_up, n_steps) in horizon_runs.items():
+        env = make_env(CARTPOLE)
+        model = make(env)
+        model.set_logger(configure(None, []))
+        if n_warm_up > 0:
+            model.learn(n_warm_up, log_interval=None)
+        rates = []
+        for _ in range(n_rounds):
+            n_useful, start = 0, time.perf_counter()
+            n_before = model.num_timesteps
+            while model.num_timesteps - n_before < n_steps:
+                model.learn(1, reset_num_timesteps=False, log_interval=None)
+                n_useful += model.rollout_buffer.n_steps
+            rates.append(n_useful / (time.perf_counter() - start))
+        mean_length = float(model.rollout_buffer.episode_lengths.mean())
+        rows.append({"setting": name, "useful steps/s": np.median(rates), "mean length": mean_length})
+    rows.append(npois_first_batch())
+    return pd.DataFrame(rows)
+
+
+def npois_first_batch() -> dict[str, Any]:
+    """
+    Optimise N-POIS with a deep controller on its first batch of 50,000 steps, in a process of its own.
+
+    :return: one row: seconds of the optimisation and peak memory above the interpreter's
+    """
+    printed = subprocess.run([sys.executable, __file__, "--npois-first-batch"], capture_output=True, text=True, check=True)
+    seconds, mebibytes, n_episodes = printed.stdout.split()[-3:]
+    name = f"N-POIS 100-50-25, 50,000 steps ({n_episodes} episodes), 20 offline iterations"
+    return {"setting": name, "optimisation s": float(seconds), "peak MiB": float(mebibytes)}
+
+
+def _npois_first_batch() -> None:
+    baseline = _peak_mebibytes()
+    env = make_env(CARTPOLE)
+    model = PPOIS(
+        "MlpPolicy",
+        env,
+        batch_timesteps=50_000,
+        n_offline_iters=20,
+        grouping="neuron",
+        bound="max-ess",
+        policy_kwargs={"net_arch": [100, 50, 25]},
+        seed=0,
+    )
+    model.set_logger(configure(None, []))
+    _, callback = model._setup_learn(1)
+    assert model.env is not None
+    model.collect_rollouts(model.env, callback, model.rollout_buffer)
+    start = time.perf_counter()
+    model.train()
+    print(time.perf_counter() - start, _peak_mebibytes() - baseline, model.rollout_buffer.n_episodes)
+
+
+def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int) -> Any:
+    """
+    Surrogate of a made-up batch.
+
+    :param policy: policy
+    :param n_episodes: number of episodes
+    :param horizon: steps of every episode
+    :return: the surrogate
+    """
+    rng = np.random.default_rng(0)
+    buffer = EpisodeRolloutBuffer(policy.observation_space, policy.action_space)
+    n_steps = n_episodes * horizon
+    buffer.observations = rng.standard_normal((n_steps, 4), dtype=np.float32)
+    buffer.actions = rng.standard_normal((n_steps, 1), dtype=np.float32)
+    buffer.rewards = np.ones(n_steps, dtype=np.float32)
+    buffer.episode_lengths = np.full(n_episodes, horizon)
+    return make_surrogate(policy, buffer, th.as_tensor(rng.standard_normal(n_episodes)), "max-d2", "none", 0.4, 16_384)
+
+
+def surrogate_costs(n_rounds: int) -> pd.DataFrame:
+    """
+    Cost of one evaluation and of one gradient as the batch and the network grow.
+
+    :param n_rounds: rounds to take the median of
+    :return: one row per case
+    """
+    spaces_ = spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32)
+    linear, deep = LinearPolicy(*spaces_), MlpPolicy(*spaces_, **DEEP)
+    cases: list[tuple[str, MlpPolicy, int, int]] = [
+        *(("linear", linear, 100, horizon) for horizon in (50, 500, 5_000)),
+        *(("100-50-25", deep, 100, horizon) for horizon in (50, 500, 5_000)),
+        *(("linear", linear, n_episodes, 50) for n_episodes in (10, 1_000, 10_000)),
+        *(("100-50-25", deep, n_episodes, 50) for n_episodes in (10, 1_000, 10_000)),
+        *((f"{n}-{n}", MlpPolicy(*spaces_, net_arch=[n, n]), 100, 500) for n in (16, 64, 256)),
+    ]
+    rows = []
+    for name, policy, n_episodes, horizon in cases:
+        surrogate = synthetic_surrogate(policy, n_episodes, horizon)
+        theta = surrogate.parameters.get()
+        theta = theta + 1e-4 * th.randn(len(theta), generator=th.Generator().manual_seed(0))
+        rows.append(
+            {
+                "policy": name,
+                "episodes": n_episodes,
+                "horizon": horizon,
+                "value ms": 1e3 * _median_seconds(lambda s=surrogate, t=theta: s.value(t), n_rounds),
+                "gradient ms": 1e3 * _median_seconds(lambda s=surrogate, t=theta: s.value_and_gradient(t), n_rounds),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _median_seconds(function: Callable[[], Any], n_rounds: int) -> float:
+    function()
+    seconds = []
+    for _ in range(n_rounds):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+def memory() -> pd.DataFrame:
+    """
+    Peak memory of a million steps, collected and optimised on, in a process of its own.
+
+    :return: one row
+    """
+    printed = subprocess.run([sys.executable, __file__, "--million-steps"], capture_output=True, text=True, check=True)
+    return pd.DataFrame([{"case": "APOIS 100-50-25, 1,000,000 steps", "peak MiB": float(printed.stdout.split()[-1])}])
+
+
+def _million_steps() -> None:
+    env = make_env(CARTPOLE)
+    baseline = _peak_mebibytes()
+    model = APOIS("MlpPolicy", env, batch_timesteps=1_000_000, n_offline_iters=1, policy_kwargs=DEEP, seed=0)
+    model.set_logger(configure(None, []))
+    model.learn(1, log_interval=None)
+    print(_peak_mebibytes() - baseline)
+
+
+def _peak_mebibytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+
+
+def imports(n_rounds: int) -> pd.DataFrame:
+    """
+    Time of the import in fresh interpreters.
+
+    :param n_rounds: rounds to take the median of
+    :return: one row
+    """
+    code = (
+        "import time; s = time.perf_counter(); import stable_baselines3; m = time.perf_counter(); import sb3_pois;"
+        "print(m - s, time.perf_counter() - m)"
+    )
+    times = [
+        [float(x) for x in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()]
+        for _ in range(n_rounds)
+    ]
+    sb3, added = np.median(times, axis=0)
+    return pd.DataFrame([{"import stable_baselines3 s": sb3, "import sb3_pois adds s": added}])
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = ["end-to-end", "batches", "surrogate", "memory", "import"]
+    parser.add_argument("--sections", nargs="+", default=names, choices=names)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of")
+    parser.add_argument("--steps", type=int, default=40_000, help="environment steps per contender and round")
+    parser.add_argument("--folder", type=Path, default=Path("throughput"), help="where the tables and the picture go")
+    parser.add_argument("--npois-first-batch", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--million-steps", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    th.set_num_threads(1)
+    if arguments.npois_first_batch:
+        _npois_first_batch()
+        return
+    if arguments.million_steps:
+        _million_steps()
+        return
+
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    sections: dict[str, Callable[[], pd.DataFrame]] = {
+        "end-to-end": lambda: end_to_end(arguments.rounds, arguments.steps),
+        "batches": lambda: batches(arguments.rounds),
+        "surrogate": lambda: surrogate_costs(arguments.rounds),
+        "memory": memory,
+        "import": lambda: imports(arguments.rounds),
+    }
+    for name in arguments.sections:
+        table = sections[name]()
+        table.to_csv(arguments.folder / f"{name}.csv", index=False)
+        print(f"\n{name}\n{table.to_string(index=False, float_format='{:,.4g}'.format)}", flush=True)
+        if name == "end-to-end":
+            draw(table, arguments.folder / "throughput.png")
+
+
+if __name__ == "__main__":
+    main()

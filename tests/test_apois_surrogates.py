@@ -1,0 +1,247 @@
+"""The surrogates of APOIS: against each other, finite differences, and the definition of the weights."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.envs import FakeImageEnv
+from stable_baselines3.common.logger import configure
+
+from sb3_pois import APOIS
+from sb3_pois.apois.surrogates import DirectSurrogate, LinearGaussianSurrogate, make_surrogate, natural_gradient
+from sb3_pois.common.bounds import BOUNDS
+from sb3_pois.common.parameters import ParameterVector
+
+
+class DoubleBox(gym.Env):
+    """Two observations, two actions, reward for answering an observation; episodes of different lengths."""
+
+    def __init__(self, observation_space=None, action_space=None):
+        self.observation_space = observation_space or spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = action_space or spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps_left = int(self.np_random.integers(2, 9))
+        return self._observe(), {}
+
+    def step(self, action):
+        self.steps_left -= 1
+        reward = 1.0 - float(np.abs(np.asarray(action, dtype=float)).mean())
+        return self._observe(), reward, self.steps_left == 0, False, {}
+
+    def _observe(self):
+        if isinstance(self.observation_space, spaces.Dict):
+            return {key: self._draw(space) for key, space in self.observation_space.items()}
+        return self._draw(self.observation_space)
+
+    def _draw(self, space):
+        return self.np_random.uniform(-1.0, 1.0, space.shape).astype(np.float32)
+
+
+def collect(model):
+    model.set_logger(configure(None, []))
+    callback = model._setup_learn(1)[1]
+    assert model.collect_rollouts(model.env, callback, model.rollout_buffer)
+    return model
+
+
+def trained(policy="LinearPolicy", env=None, n_episodes=12, **kwargs):
+    return collect(APOIS(policy, env or DoubleBox(), n_episodes=n_episodes, seed=3, **kwargs))
+
+
+def in_float64(model):
+    for parameter in model.policy.parameters():
+        parameter.data = parameter.data.double()
+    return model
+
+
+def returns_of(model):
+    return th.as_tensor(model.rollout_buffer.episode_returns())
+
+
+class DoubleSurrogate(DirectSurrogate):
+    """The direct surrogate in float64 throughout, so that it can be held to 1e-10."""
+
+    def _action_params(self, observations, theta):
+        double = {name: value.double() for name, value in self.parameters.split(theta).items()}
+        features = observations.flatten(1).float().double()
+        mean = features @ double["action_net.weight"].T
+        if "action_net.bias" in double:
+            mean = mean + double["action_net.bias"]
+        return mean, double["log_std"]
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("iw_norm", ["none", "sn"])
+@pytest.mark.parametrize("bound", list(BOUNDS))
+def test_horizon_free_surrogate_is_the_direct_one(bound, iw_norm, with_bias):
+    model = trained(policy_kwargs={"with_bias": with_bias, "log_std_init": -0.3})
+    in_float64(model)
+    arguments = (model.policy, model.rollout_buffer, returns_of(model), bound, iw_norm, 0.4)
+    linear, direct = LinearGaussianSurrogate(*arguments), DoubleSurrogate(*arguments, max_chunk_steps=10)
+    behavioral = linear.parameters.get()
+    generator = th.Generator().manual_seed(0)
+    for scale in (0.0, 1e-3, 0.05, 0.3):
+        theta = behavioral + scale * th.randn(len(behavioral), generator=generator, dtype=th.float64)
+        value, gradient = linear.value_and_gradient(theta)
+        direct_value, direct_gradient = direct.value_and_gradient(theta)
+        if not th.isfinite(direct_value):
+            assert th.equal(value, direct_value)
+            continue
+        tolerance = 1e-10 * (1.0 + abs(direct_value.item()))
+        assert value.item() == pytest.approx(direct_value.item(), abs=tolerance)
+        th.testing.assert_close(gradient, direct_gradient, rtol=1e-9, atol=1e-10 * (1 + direct_gradient.abs().max().item()))
+
+
+@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+def test_chunks_change_nothing(policy):
+    model = trained(policy)
+    arguments = (model.policy, model.rollout_buffer, returns_of(model), "max-d2", "none", 0.4)
+    whole, chunked = DirectSurrogate(*arguments, max_chunk_steps=10**6), DirectSurrogate(*arguments, max_chunk_steps=7)
+    assert len(whole.chunks) == 1 and len(chunked.chunks) > 3
+    theta = whole.parameters.get()
+    theta = theta + 0.02 * th.randn(len(theta), generator=th.Generator().manual_seed(0))
+    (value, gradient), (chunked_value, chunked_gradient) = whole.value_and_gradient(theta), chunked.value_and_gradient(theta)
+    th.testing.assert_close(chunked_value, value, rtol=1e-6, atol=1e-6)
+    th.testing.assert_close(chunked_gradient, gradient, rtol=1e-4, atol=1e-4)
+    th.testing.assert_close(chunked.value(theta), chunked_value)
+
+
+@pytest.mark.parametrize("bound", list(BOUNDS))
+def test_gradient_against_finite_differences(bound):
+    model = in_float64(trained())
+    surrogate = LinearGaussianSurrogate(model.policy, model.rollout_buffer, returns_of(model), bound, "none", 0.4)
+    theta = surrogate.parameters.get() + 0.02
+    _, gradient = surrogate.value_and_gradient(theta)
+    for i in range(len(theta)):
+        step = th.zeros_like(theta)
+        step[i] = 1e-6
+        difference = (surrogate.value(theta + step) - surrogate.value(theta - step)).item() / 2e-6
+        assert gradient[i].item() == pytest.approx(difference, rel=1e-5, abs=1e-6)
+
+
+def test_log_weights_by_their_definition():
+    model = trained("MlpPolicy")
+    surrogate = DirectSurrogate(model.policy, model.rollout_buffer, returns_of(model), "J", "none", 0.4, 20)
+    behavioral = surrogate.parameters.get()
+    theta = behavioral + 0.05 * th.randn(len(behavioral), generator=th.Generator().manual_seed(0))
+    log_weights = surrogate.episode_terms(theta, False).log_weights[:, 0].detach()
+
+    def episode_log_prob(parameters):
+        ParameterVector(model.policy).set(parameters)
+        buffer = model.rollout_buffer
+        with th.no_grad():
+            mean, log_std = model.policy(th.as_tensor(buffer.observations))
+            log_prob = th.distributions.Normal(mean, log_std.exp()).log_prob(th.as_tensor(buffer.actions)).sum(-1)
+        return th.stack([part.double().sum() for part in th.split(log_prob, buffer.episode_lengths.tolist())])
+
+    expected = episode_log_prob(theta) - episode_log_prob(behavioral)
+    th.testing.assert_close(log_weights, expected, rtol=1e-4, atol=1e-4)
+
+
+def image_env():
+    return FakeImageEnv(screen_height=36, screen_width=36, n_channels=1, discrete=False, channel_first=True)
+
+
+POLICY_CASES = {
+    "linear": ("LinearPolicy", DoubleBox, {}),
+    "mlp": ("MlpPolicy", DoubleBox, {}),
+    "relu": ("MlpPolicy", DoubleBox, {"activation_fn": th.nn.ReLU, "net_arch": [16]}),
+    "elu": ("MlpPolicy", DoubleBox, {"activation_fn": th.nn.ELU}),
+    "discrete": ("MlpPolicy", lambda: DoubleBox(action_space=spaces.Discrete(3)), {}),
+    "multi-discrete": ("MlpPolicy", lambda: DoubleBox(action_space=spaces.MultiDiscrete([2, 3])), {}),
+    "multi-binary": ("LinearPolicy", lambda: DoubleBox(action_space=spaces.MultiBinary(2)), {}),
+    "cnn": ("CnnPolicy", image_env, {}),
+    "dict": (
+        "MultiInputPolicy",
+        lambda: DoubleBox(spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (3,))})),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(POLICY_CASES))
+def test_every_weight_is_one_at_the_behavioral_policy(name):
+    policy, make_env, policy_kwargs = POLICY_CASES[name]
+    model = trained(policy, make_env(), n_episodes=3, horizon=20, policy_kwargs=policy_kwargs)
+    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns_of(model), "max-d2", "none", 0.4, 16)
+    log_weights, log_d2 = surrogate.episode_terms(surrogate.parameters.get(), with_divergence=True)
+    assert log_weights.abs().max().item() <= 1e-6
+    assert log_d2.abs().item() <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "relu", "discrete"])
+def test_array_snapshot_acts_as_the_network(name):
+    policy, make_env, policy_kwargs = POLICY_CASES[name]
+    model = APOIS(policy, make_env(), policy_kwargs=policy_kwargs, seed=0)
+    assert model.policy.array_forward() != model.policy._array_forward_by_tensors
+    observations = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    noise = model.policy.distribution.draw_noise(np.random.default_rng(1), (50,))
+    fast, general = model.policy.array_forward()(observations), model.policy._array_forward_by_tensors(observations)
+    for mine, theirs in zip(fast, general, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    sample = model.policy.distribution.sample
+    np.testing.assert_allclose(sample(fast, noise), sample(general, noise), rtol=1e-5, atol=1e-5)
+
+
+def test_snapshot_does_not_follow_the_policy():
+    model = APOIS("MlpPolicy", DoubleBox(), seed=0)
+    forward, observations = model.policy.array_forward(), np.ones((1, 2), dtype=np.float32)
+    before = forward(observations)[0].copy()
+    ParameterVector(model.policy).set(ParameterVector(model.policy).get() + 1.0)
+    np.testing.assert_array_equal(forward(observations)[0], before)
+
+
+def test_evaluating_a_target_leaves_the_policy_alone():
+    model = trained("MlpPolicy")
+    parameters = ParameterVector(model.policy)
+    before = parameters.get()
+    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns_of(model), "max-d2", "none", 0.4, 16)
+    surrogate.value_and_gradient(before + 0.1)
+    assert th.equal(parameters.get(), before)
+
+
+def test_choice_of_surrogate():
+    assert isinstance(_surrogate_of(trained("LinearPolicy")), LinearGaussianSurrogate)
+    assert isinstance(_surrogate_of(trained("MlpPolicy", policy_kwargs={"net_arch": []})), LinearGaussianSurrogate)
+    assert isinstance(_surrogate_of(trained("MlpPolicy")), DirectSurrogate)
+    assert isinstance(_surrogate_of(trained("LinearPolicy", DoubleBox(action_space=spaces.Discrete(2)))), DirectSurrogate)
+
+
+def _surrogate_of(model):
+    return make_surrogate(model.policy, model.rollout_buffer, returns_of(model), "max-d2", "none", 0.4, 100)
+
+
+@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+def test_natural_gradient_solves_the_fisher_system(policy):
+    model = trained(policy, policy_kwargs={} if policy == "LinearPolicy" else {"net_arch": [4]})
+    surrogate = (
+        _surrogate_of(model)
+        if policy == "LinearPolicy"
+        else DirectSurrogate(model.policy, model.rollout_buffer, returns_of(model), "max-d2", "none", 0.4, 15)
+    )
+    theta = surrogate.parameters.get()
+    theta = theta + 0.01 * th.randn(len(theta), generator=th.Generator().manual_seed(0))
+    scores = th.func.jacrev(lambda t: surrogate.episode_terms(t, False).log_weights[:, 0])(theta).double()
+    weights = th.softmax(surrogate.episode_terms(theta, False).log_weights[:, 0].detach(), 0)
+    fisher = scores.T @ (weights[:, None] * scores) + 0.5 * th.eye(len(theta), dtype=th.float64)
+    _, gradient = surrogate.value_and_gradient(theta)
+    direction = natural_gradient(surrogate, damping=0.5)(theta, gradient)
+    assert (fisher @ direction - gradient).norm().item() <= 2e-2 * gradient.norm().item()
+    assert (direction @ gradient).item() > 0.0
+
+
+@pytest.mark.skipif(not th.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+def test_gpu_gives_the_same_surrogate(policy):
+    model = trained(policy)
+    on_cpu = _surrogate_of(model)
+    theta = on_cpu.parameters.get() + 0.01
+    value, gradient = on_cpu.value_and_gradient(theta)
+    model.policy.to("cuda")
+    on_gpu = make_surrogate(model.policy, model.rollout_buffer, returns_of(model).cuda(), "max-d2", "none", 0.4, 100)
+    gpu_value, gpu_gradient = on_gpu.value_and_gradient(theta.cuda())
+    th.testing.assert_close(gpu_value.cpu(), value, rtol=1e-4, atol=1e-4)
+    th.testing.assert_close(gpu_gradient.cpu(), gradient, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,115 @@
+"""Which episodes make up a batch."""
+
+import numpy as np
+import pytest
+
+from sb3_pois.common import episode_schedule
+from sb3_pois.common.episode_schedule import IDLE, EpisodeSchedule
+
+
+def run(lengths, n_envs, **budget):
+    """
+    Play a schedule whose episode k would naturally last ``lengths[k]`` steps.
+
+    :return: kept lengths, number of vector steps, and number of waves
+    """
+    schedule = EpisodeSchedule(n_envs, **budget)
+    steps = np.zeros(n_envs, dtype=int)
+    n_vec_steps = n_waves = 0
+    while not schedule.is_complete:
+        if schedule.wave_is_over:
+            schedule.start_wave()
+            steps[:] = 0
+            n_waves += 1
+        steps += 1
+        n_vec_steps += 1
+        dones = np.array([e != IDLE and steps[i] == lengths[e] for i, e in enumerate(schedule.episode_of_env)])
+        running = schedule.episode_of_env.copy()
+        started = schedule.advance(dones)
+        steps[started] = 0
+        assert (schedule.episode_of_env[schedule.active] != IDLE).all()
+        assert schedule.n_active == schedule.active.sum()
+        assert set(started) <= set(np.flatnonzero(dones)), "only an environment that was just reset may start an episode"
+        assert len(set(running[running != IDLE])) == (running != IDLE).sum(), "no episode runs twice"
+        assert n_vec_steps < 100_000
+    return schedule.kept_lengths().tolist(), n_vec_steps, n_waves
+
+
+LENGTHS = np.random.default_rng(0).integers(1, 30, 1000)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 7, 40, 64])
+def test_episodes_are_counted_in_launch_order(n_envs):
+    kept, _, n_waves = run(LENGTHS, n_envs, n_episodes=40)
+    assert kept == LENGTHS[:40].tolist() and n_waves == 1
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 7, 64])
+@pytest.mark.parametrize("budget", [1, 29, 300, 1000])
+def test_step_budget_depends_on_the_lengths_in_launch_order_only(n_envs, budget):
+    kept, _, n_waves = run(LENGTHS, n_envs, batch_timesteps=budget)
+    total = np.cumsum(LENGTHS)
+    n_whole = int(np.searchsorted(total, budget))
+    assert kept[:-1] == LENGTHS[:n_whole].tolist()
+    assert sum(kept) == budget and n_waves == 1
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 8])
+def test_horizon_cuts_every_episode(n_envs):
+    kept, _, _ = run(LENGTHS, n_envs, n_episodes=40, horizon=10)
+    assert kept == np.minimum(LENGTHS[:40], 10).tolist()
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 8])
+def test_horizon_and_step_budget(n_envs):
+    kept, _, _ = run(LENGTHS, n_envs, batch_timesteps=150, horizon=10)
+    cut = np.minimum(LENGTHS, 10)
+    n_whole = int(np.searchsorted(np.cumsum(cut), 150))
+    assert kept[:-1] == cut[:n_whole].tolist() and sum(kept) == 150
+
+
+def test_cut_environments_idle_until_the_wave_is_over():
+    # Two environments, horizon 5: all episodes are cut, so every pair is a wave
+    _, n_vec_steps, n_waves = run(np.full(10, 100), 2, n_episodes=6, horizon=5)
+    assert (n_vec_steps, n_waves) == (15, 3)
+    # Natural endings relaunch at once: no second wave
+    _, n_vec_steps, n_waves = run(np.full(10, 5), 2, n_episodes=6, horizon=5)
+    assert (n_vec_steps, n_waves) == (15, 1)
+
+
+def test_superfluous_episodes_are_stopped():
+    # Episode 0 alone fills the budget, so episode 1 is needed only until it has
+    kept, n_vec_steps, _ = run(np.array([1000, 1000]), 2, batch_timesteps=100)
+    assert kept == [100] and n_vec_steps == 100
+    # Episode 0 ends early, and episode 1 supplies the rest
+    kept, n_vec_steps, _ = run(np.array([60, 1000, 1000]), 2, batch_timesteps=100)
+    assert kept == [60, 40] and n_vec_steps == 60
+
+
+def test_more_environments_than_episodes():
+    schedule = EpisodeSchedule(5, n_episodes=2)
+    np.testing.assert_array_equal(schedule.start_wave(), [0, 1])
+    assert schedule.active.tolist() == [True, True, False, False, False] and not schedule.all_active
+
+
+def test_skipped_steps_are_not_counted():
+    schedule = EpisodeSchedule(1, n_episodes=2)
+    schedule.start_wave()
+    schedule.advance(np.array([True]))
+    schedule.advance(np.array([False]), skipped=[0])
+    schedule.advance(np.array([True]))
+    assert schedule.is_complete and schedule.kept_lengths().tolist() == [1, 1]
+
+
+def test_endless_episode_names_the_horizon(monkeypatch):
+    monkeypatch.setattr(episode_schedule, "MAX_EPISODE_STEPS", 50)
+    schedule = EpisodeSchedule(2, n_episodes=2)
+    schedule.start_wave()
+    with pytest.raises(ValueError, match="not ended after 50 steps: set `horizon`"):
+        for _ in range(50):
+            schedule.advance(np.zeros(2, dtype=bool))
+    schedule = EpisodeSchedule(2, n_episodes=2, horizon=60)
+    schedule.start_wave()
+    for _ in range(60):
+        schedule.advance(np.zeros(2, dtype=bool))
+    assert schedule.is_complete
