@@ -34,6 +34,7 @@ class Case:
     :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
     :param log_weights: log importance weights of the batch at the model's parameters, which are still the behavioral ones
     :param options: its options, each with two values that have to make a difference
+    :param neutral_options: options with two values that must make no difference beyond rounding
     :param contexts: arguments without which an option has no effect, by option
     :param bad_values: values that the constructor refuses, with what the message says besides name and value
     :param identity_kwargs: arguments with which it solves an identity task
@@ -49,6 +50,7 @@ class Case:
     has_std_for_discrete_actions: bool
     log_weights: Callable[[Any], np.ndarray]
     options: list[tuple[str, Any, Any]]
+    neutral_options: list[tuple[str, Any, Any]]
     contexts: dict[str, dict[str, Any]]
     bad_values: list[tuple[str, Any, str]]
     identity_kwargs: dict[str, Any]
@@ -95,7 +97,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("gamma", value, "finite number") for value in (np.nan, np.inf, "1", None)),
     *(("delta", value, r"\(0, 1\]") for value in (0.0, -0.2, 1.5)),
     *(("delta", value, "finite number") for value in (np.nan, None, True)),
-    *(("bound", value, "'max-d2'") for value in ("max-d3", "", None, "j")),
+    *(("bound", value, "'max-d2'") for value in ("max-d3", "", None, "j", ["J"])),
     *(("iw_norm", value, "'none', 'sn'") for value in ("regression", "SN", None, True)),
     *(("center_returns", value, "True or False") for value in (None, 1, "yes")),
     *(("natural_gradient", value, "True or False") for value in (None, 0, "no")),
@@ -108,7 +110,6 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("line_search_initial_step", value, "finite number") for value in (np.inf, None)),
     *(("gradient_tol", value, ">= 0") for value in (-1.0,)),
     *(("gradient_tol", value, "finite number") for value in (np.nan, None)),
-    *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
     *(("stats_window_size", value, "integer >= 1") for value in (0, -1, 1.5)),
 ]
 
@@ -130,11 +131,13 @@ CASES = {
         has_std_for_discrete_actions=False,
         log_weights=log_weights_of_apois,
         options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
+        neutral_options=[("max_chunk_steps", 16_384, 5)],
         contexts={"fisher_damping": dict(natural_gradient=True)},
         bad_values=[
             *BAD_VALUES,
             *(("fisher_damping", value, "> 0") for value in (0.0, -1.0)),
             ("fisher_damping", np.nan, "finite number"),
+            *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
         ],
         identity_kwargs=dict(n_episodes=200, delta=0.2, seed=0),
         identity_timesteps=20_000,

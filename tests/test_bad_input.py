@@ -47,7 +47,6 @@ def test_good_values_pass(case: Case) -> None:
         gamma=0,
         delta=1,
         line_search_tol=np.float32(0.0),
-        max_chunk_steps=1,
         center_returns=np.bool_(True),
         natural_gradient=np.bool_(False),
         horizon=np.int32(2),
@@ -106,6 +105,17 @@ def test_value_that_is_not_finite(case: Case, where: str, named: str, value: flo
         model.learn(1)
     before = parameters_of(case.make(PoisonEnv(where, value), policy, n_episodes=4))
     assert_same_parameters(before, parameters_of(model))
+
+
+@for_each_algorithm
+def test_first_observation_of_a_batch(case: Case) -> None:
+    """The one that comes from the reset of all environments, not from a step."""
+
+    class BadStart(PoisonEnv):
+        poisoned_episode = 2  # the first ends with the reset that SB3 does beforehand
+
+    with pytest.raises(ValueError, match=r"the observation of environment 0 at step 0 .*nan.* must be finite"):
+        case.make(BadStart("reset", np.nan), n_episodes=4).learn(1)
 
 
 @for_each_algorithm

@@ -95,6 +95,16 @@ def test_no_gradient_is_left_behind(case: Case) -> None:
 
 
 @for_each_algorithm
+def test_dict_observations(case: Case) -> None:
+    space = spaces.Dict(a=spaces.Box(-1, 1, (2,), np.float32), b=spaces.Discrete(3))
+    model = case.make(AnySpacesEnv(space, spaces.Box(-1, 1, (2,), np.float32)), "MultiInputPolicy")
+    single = space.sample()
+    assert model.predict(single)[0].shape == (2,)
+    batch = {key: np.stack([value] * 4) for key, value in single.items()}
+    assert model.predict(batch)[0].shape == (4, 2)
+
+
+@for_each_algorithm
 def test_evaluate_policy(case: Case) -> None:
     model = case.make(ControlEnv())
     for env in (ControlEnv(), make_vec_env(ControlEnv, n_envs=3), DummyVecEnv([ControlEnv])):

@@ -286,6 +286,14 @@ def test_load_with_changed_options(case: Case, tmp_path: Path) -> None:
 
 
 @for_each_algorithm
+def test_load_with_another_window_goes_on_with_it(case: Case, tmp_path: Path) -> None:
+    case.make(ControlEnv()).learn(24).save(tmp_path / "model")
+    loaded = case.algorithm.load(tmp_path / "model", env=ControlEnv(), stats_window_size=2)
+    loaded.learn(24, reset_num_timesteps=False)
+    assert loaded.ep_info_buffer.maxlen == loaded.ep_success_buffer.maxlen == 2
+
+
+@for_each_algorithm
 def test_load_with_custom_objects(case: Case, tmp_path: Path) -> None:
     case.make(ControlEnv()).save(tmp_path / "model")
     loaded = case.algorithm.load(tmp_path / "model", custom_objects=dict(gamma=0.25), print_system_info=False)

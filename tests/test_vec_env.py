@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_pois.common.vec_env import GymnasiumVecEnv
@@ -117,6 +118,15 @@ def test_continuous_actions(case: Case, mode: AutoresetMode) -> None:
     assert differ(before, parameters_of(model))
     sent = np.concatenate([env.unwrapped.actions for env in model.env.venv.envs])
     assert np.abs(sent).max() <= 0.1
+
+
+@for_each_algorithm
+def test_evaluate_policy_on_the_adapter(case: Case) -> None:
+    venv = GymnasiumVecEnv(counting_vector_env(AutoresetMode.SAME_STEP, 2))
+    model = case.make(venv)
+    returns, lengths = evaluate_policy(model, venv, n_eval_episodes=6, return_episode_rewards=True, warn=False)
+    assert sorted(lengths) == [2, 2, 3, 3, 5, 5]  # type: ignore[arg-type]
+    assert [length * (length + 1) / 2 for length in lengths] == returns  # type: ignore[union-attr]
 
 
 # Life cycle
