@@ -4,17 +4,20 @@ The algorithms under test, in one table. A new algorithm is tested by being ente
 What differs between algorithms stands in their rows; no test asks which algorithm it has.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_pois import APOIS
-from sb3_pois.common.pois_algorithm import PoisAlgorithm
+from sb3_pois.apois.surrogates import make_surrogate
+from sb3_pois.common.parameters import ParameterVector
 
 
 @dataclass(frozen=True)
@@ -22,38 +25,42 @@ class Case:
     """
     What the tests need to know of an algorithm.
 
-    :param algorithm: the class
+    :param algorithm: the class, a ``PoisAlgorithm``
     :param kwargs: arguments that make a batch small
     :param action_spaces: action spaces that it supports
     :param policies: aliases of its policies for vectors
     :param image_policy: alias of its policy for images; None if it has none
     :param has_features_extractors: whether its policies take a features extractor
     :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
+    :param log_weights: log importance weights of the batch at the model's parameters, which are still the behavioral ones
     :param options: its options, each with two values that have to make a difference
+    :param neutral_options: options with two values that must make no difference beyond rounding
     :param contexts: arguments without which an option has no effect, by option
     :param bad_values: values that the constructor refuses, with what the message says besides name and value
     :param identity_kwargs: arguments with which it solves an identity task
     :param identity_timesteps: number of steps that this takes
     """
 
-    algorithm: type[PoisAlgorithm]
+    algorithm: Any  # type[PoisAlgorithm], with a constructor of its own
     kwargs: dict[str, Any]
-    action_spaces: tuple[type[spaces.Space], ...]
+    action_spaces: tuple[Any, ...]  # classes
     policies: tuple[str, ...]
     image_policy: str | None
     has_features_extractors: bool
     has_std_for_discrete_actions: bool
+    log_weights: Callable[[Any], np.ndarray]
     options: list[tuple[str, Any, Any]]
+    neutral_options: list[tuple[str, Any, Any]]
     contexts: dict[str, dict[str, Any]]
     bad_values: list[tuple[str, Any, str]]
     identity_kwargs: dict[str, Any]
     identity_timesteps: int
 
-    def make(self, env: Any, policy: str | type = "MlpPolicy", **kwargs: Any) -> Any:
+    def make(self, env: Any, policy: Any = "MlpPolicy", **kwargs: Any) -> Any:
         """A model with small batches."""
         if kwargs.get("batch_timesteps") is not None:
             kwargs.setdefault("n_episodes", None)
-        return self.algorithm(policy, env, **{**self.kwargs, **kwargs})  # type: ignore[arg-type]
+        return self.algorithm(policy, env, **{**self.kwargs, **kwargs})
 
     def supports(self, action_space: spaces.Space) -> bool:
         return isinstance(action_space, self.action_spaces)
@@ -90,7 +97,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("gamma", value, "finite number") for value in (np.nan, np.inf, "1", None)),
     *(("delta", value, r"\(0, 1\]") for value in (0.0, -0.2, 1.5)),
     *(("delta", value, "finite number") for value in (np.nan, None, True)),
-    *(("bound", value, "'max-d2'") for value in ("max-d3", "", None, "j")),
+    *(("bound", value, "'max-d2'") for value in ("max-d3", "", None, "j", ["J"])),
     *(("iw_norm", value, "'none', 'sn'") for value in ("regression", "SN", None, True)),
     *(("center_returns", value, "True or False") for value in (None, 1, "yes")),
     *(("natural_gradient", value, "True or False") for value in (None, 0, "no")),
@@ -103,9 +110,15 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("line_search_initial_step", value, "finite number") for value in (np.inf, None)),
     *(("gradient_tol", value, ">= 0") for value in (-1.0,)),
     *(("gradient_tol", value, "finite number") for value in (np.nan, None)),
-    *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
     *(("stats_window_size", value, "integer >= 1") for value in (0, -1, 1.5)),
 ]
+
+
+def log_weights_of_apois(model: APOIS) -> np.ndarray:
+    returns = th.as_tensor(model.rollout_buffer.episode_returns())
+    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns, "J", "none", 1.0, 7)
+    return surrogate.episode_terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
+
 
 CASES = {
     "APOIS": Case(
@@ -116,12 +129,15 @@ CASES = {
         image_policy="CnnPolicy",
         has_features_extractors=True,
         has_std_for_discrete_actions=False,
+        log_weights=log_weights_of_apois,
         options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
+        neutral_options=[("max_chunk_steps", 16_384, 5)],
         contexts={"fisher_damping": dict(natural_gradient=True)},
         bad_values=[
             *BAD_VALUES,
             *(("fisher_damping", value, "> 0") for value in (0.0, -1.0)),
             ("fisher_damping", np.nan, "finite number"),
+            *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
         ],
         identity_kwargs=dict(n_episodes=200, delta=0.2, seed=0),
         identity_timesteps=20_000,

@@ -112,7 +112,9 @@ def test_callbacks_together(case: Case, tmp_path: Path) -> None:
         verbose=0,
     )
     every = StopAfter(10**9)
-    callbacks = CallbackList([checkpoint, evaluation, EveryNTimesteps(n_steps=7, callback=every), LogEveryNTimesteps(n_steps=9)])
+    callbacks = CallbackList(
+        [checkpoint, evaluation, EveryNTimesteps(n_steps=7, callback=every), LogEveryNTimesteps(n_steps=9)]
+    )
     model = case.make(ControlEnv()).learn(60, callbacks)
     assert model.num_timesteps == 72
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -156,7 +158,7 @@ def test_evaluation_on_vec_normalize(case: Case) -> None:
     evaluation.training = False
     callback = EvalCallback(evaluation, eval_freq=10, n_eval_episodes=2, verbose=0)
     case.make(training).learn(96, callback)
-    assert evaluation.obs_rms.count > 20  # type: ignore[union-attr]
+    assert evaluation.obs_rms.count > 20  # type: ignore[attr-defined]
 
 
 @for_each_algorithm
@@ -173,7 +175,7 @@ def test_stop_training_on_max_episodes(case: Case, n_envs: int) -> None:
 @for_each_algorithm
 def test_episodes_of_idle_environments_are_not_counted(case: Case) -> None:
     callback = StopTrainingOnMaxEpisodes(max_episodes=10**6, verbose=0)
-    envs = [lambda: CountingEnv((12,)), lambda: CountingEnv((2,))]
+    envs: list[Any] = [lambda: CountingEnv((12,)), lambda: CountingEnv((2,))]
     case.make(DummyVecEnv(envs), n_episodes=3).learn(1, callback)
     assert callback.n_episodes == 3
 

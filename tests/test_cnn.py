@@ -26,6 +26,7 @@ class ImageEnv(FakeImageEnv):
         super().__init__(screen_height=40, screen_width=40, n_channels=1, **kwargs)
 
     def step(self, action: Any) -> Any:
+        observation: Any
         observation, _, terminated, truncated, info = super().step(action)
         return observation, float(observation[0, 0, 0]), terminated, truncated, info
 
@@ -34,7 +35,7 @@ class ImageEnv(FakeImageEnv):
 @pytest.mark.parametrize("discrete", [True, False])
 def test_channels_last_images_are_transposed(case: Case, tmp_path: Path, discrete: bool) -> None:
     env = ImageEnv(discrete=discrete)
-    model = case.make(env, case.image_policy, n_episodes=2, horizon=5)  # type: ignore[arg-type]
+    model = case.make(env, case.image_policy, n_episodes=2, horizon=5)
     assert is_vecenv_wrapped(model.get_env(), VecTransposeImage)
     before = parameters_of(model)
     model.learn(20)
@@ -52,17 +53,15 @@ def test_channels_last_images_are_transposed(case: Case, tmp_path: Path, discret
 @CASES_WITH_IMAGES
 def test_channels_first_images_are_left_alone(case: Case) -> None:
     env = ImageEnv(discrete=True, channel_first=True)
-    model = case.make(env, case.image_policy, n_episodes=2, horizon=5)  # type: ignore[arg-type]
+    model = case.make(env, case.image_policy, n_episodes=2, horizon=5)
     assert not is_vecenv_wrapped(model.get_env(), VecTransposeImage)
     model.learn(10)
 
 
 @CASES_WITH_IMAGES
 def test_stacked_images(case: Case) -> None:
-    venv = VecFrameStack(
-        DummyVecEnv([lambda: ImageEnv(discrete=True)] * 2), 3
-    )
-    model = case.make(venv, case.image_policy, n_episodes=2, horizon=5)  # type: ignore[arg-type]
+    venv = VecFrameStack(DummyVecEnv([lambda: ImageEnv(discrete=True)] * 2), 3)
+    model = case.make(venv, case.image_policy, n_episodes=2, horizon=5)
     buffer = collect(model)
     assert buffer.observations.shape == (10, 3, 40, 40)
     assert (buffer.observations[0, :2] == 0).all()
@@ -74,12 +73,12 @@ def test_images_without_normalization(case: Case) -> None:
     """What looks like an image but is scaled already."""
     env = AnySpacesEnv(spaces.Box(0.0, 1.0, (3, 40, 40), np.float32), spaces.Discrete(2))
     with pytest.raises(AssertionError):
-        case.make(env, case.image_policy)  # type: ignore[arg-type]
+        case.make(env, case.image_policy)
     kwargs = dict(features_extractor_kwargs=dict(normalized_image=True), normalize_images=False)
-    model = case.make(env, case.image_policy, n_episodes=2, policy_kwargs=kwargs)  # type: ignore[arg-type]
+    model = case.make(env, case.image_policy, n_episodes=2, policy_kwargs=kwargs)
     model.learn(8)
     raw = AnySpacesEnv(spaces.Box(0, 255, (3, 40, 40), np.uint8), spaces.Discrete(2))
-    divided = case.make(raw, case.image_policy, n_episodes=2)  # type: ignore[arg-type]
+    divided = case.make(raw, case.image_policy, n_episodes=2)
     observation = raw.observation_space.sample()
     features = divided.policy.obs_to_tensor(observation)[0]
     extractor = divided.policy.features_extractor
@@ -90,4 +89,4 @@ def test_images_without_normalization(case: Case) -> None:
 @CASES_WITH_IMAGES
 def test_image_policy_refuses_vectors(case: Case) -> None:
     with pytest.raises(AssertionError):
-        case.make(AnySpacesEnv(spaces.Box(-1, 1, (3,)), spaces.Discrete(2)), case.image_policy)  # type: ignore[arg-type]
+        case.make(AnySpacesEnv(spaces.Box(-1, 1, (3,)), spaces.Discrete(2)), case.image_policy)

@@ -296,15 +296,16 @@ def test_idle_environments_get_valid_actions(case: Case) -> None:
     ]
 
     class UnevenEnv(AnySpacesEnv):
-        def step(self, action):  # type: ignore[no-untyped-def]
+        is_short = False
+
+        def step(self, action: Any) -> Any:
             assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
             observation, reward, terminated, truncated, info = super().step(action)
             return observation, reward, terminated, truncated or self.is_short, info
 
     for action_space in filter(case.supports, action_spaces):
         vec_env = DummyVecEnv([lambda: UnevenEnv(spaces.Box(-1, 1, (2,)), action_space) for _ in range(2)])  # noqa: B023
-        for env, is_short in zip(vec_env.envs, (True, False), strict=True):
-            env.is_short = is_short
+        vec_env.envs[0].is_short = True  # type: ignore[attr-defined]
         buffer = collect(case.make(vec_env, n_episodes=2))
         assert buffer.episode_lengths.tolist() == [1, 4]
 
@@ -355,7 +356,7 @@ def test_types_are_kept(case: Case) -> None:
 
 @for_each_algorithm
 def test_dict_observations_are_kept_with_their_types(case: Case) -> None:
-    vec_env = DummyVecEnv([lambda mark=mark: CountingDictEnv((2, 5, 3), mark) for mark in range(2)])
+    vec_env = DummyVecEnv([lambda mark=mark: CountingDictEnv((2, 5, 3), mark) for mark in range(2)])  # type: ignore[misc]
     buffer = collect(case.make(vec_env, "MultiInputPolicy"))
     assert {key: values.dtype for key, values in buffer.observations.items()} == dict(
         count=np.float64, picture=np.uint8, label=np.int64
@@ -375,7 +376,7 @@ def test_unclipped_actions_are_stored_and_clipped_ones_sent(case: Case) -> None:
     sent = np.array(env.actions)
     assert sent.min() >= env.action_space.low and sent.max() <= env.action_space.high  # type: ignore[attr-defined]
     assert np.abs(buffer.actions).max() > 0.5
-    np.testing.assert_array_equal(sent, np.clip(buffer.actions, -0.1, 0.1))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(sent, np.clip(buffer.actions, -0.1, 0.1))
     assert sent.dtype == buffer.actions.dtype == np.float32
 
 
@@ -419,15 +420,16 @@ def test_subproc_vec_env_is_the_same_as_dummy(case: Case) -> None:
 
 @for_each_algorithm
 def test_vec_normalize_is_stored_as_seen_and_logged_as_it_was(case: Case) -> None:
-    seen: list[np.ndarray] = []
+    seen: list[Any] = []
 
     class Spy(VecNormalize):
-        def reset(self):  # type: ignore[no-untyped-def]
-            observations = super().reset()
+        def reset(self) -> Any:
+            observations: Any = super().reset()
             seen.append(observations.copy())
             return observations
 
-        def step_wait(self):  # type: ignore[no-untyped-def]
+        def step_wait(self) -> Any:
+            observations: Any
             observations, rewards, dones, infos = super().step_wait()
             seen.append(observations.copy())
             return observations, rewards, dones, infos

@@ -78,7 +78,7 @@ def test_frozen_parameters_stay(case: Case) -> None:
 
 @for_each_algorithm
 def test_own_subclass_of_a_policy(case: Case, tmp_path: Any) -> None:
-    class Mine(case.algorithm.policy_aliases["MlpPolicy"]):  # type: ignore[name-defined,misc]
+    class Mine(case.algorithm.policy_aliases["MlpPolicy"]):  # type: ignore[name-defined]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "net_arch": [3]})
 
@@ -101,7 +101,7 @@ def test_other_policies_are_refused(case: Case) -> None:
 @pytest.mark.parametrize("keyword", ["learning_rate", "use_sde", "sde_sample_freq", "ent_coef", "n_steps"])
 def test_keywords_that_do_not_exist(case: Case, keyword: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
-        case.make(ControlEnv(), **{keyword: 1})
+        case.algorithm("MlpPolicy", ControlEnv(), **{keyword: 1})
 
 
 @for_each_algorithm

@@ -1,13 +1,16 @@
 """The same seed gives the same actions and rewards."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from gymnasium import spaces
+from gymnasium import Env, spaces
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
 
 from tests.registry import CASES, Case
 
-ENVS = [lambda: IdentityEnv(3, ep_length=10), lambda: IdentityEnvBox(ep_length=10)]
+MakeEnv = Callable[[], Env]
+ENVS: list[MakeEnv] = [lambda: IdentityEnv(3, ep_length=10), lambda: IdentityEnvBox(ep_length=10)]
 SUPPORTED = [
     pytest.param(case, make_env, id=f"{algorithm}-{type(make_env().action_space).__name__}")
     for algorithm, case in CASES.items()
@@ -18,7 +21,7 @@ SUPPORTED = [
 
 @pytest.mark.parametrize("case, make_env", SUPPORTED)
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_same_seed_same_actions_and_rewards(case: Case, make_env, deterministic: bool) -> None:  # type: ignore[no-untyped-def]
+def test_same_seed_same_actions_and_rewards(case: Case, make_env: MakeEnv, deterministic: bool) -> None:
     def run(seed: int) -> tuple[np.ndarray, np.ndarray]:
         model = case.make(make_env(), seed=seed).learn(200)
         env = model.get_env()

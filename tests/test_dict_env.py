@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import SimpleMultiObsEnv
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
 from tests.registry import CASES, Case, collect, differ, for_each_algorithm, parameters_of
@@ -55,7 +55,7 @@ def test_mixed_observations(case: Case, action_space: spaces.Space) -> None:
     assert action.shape == (1, *(action_space.shape or ()))
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=algorithm) for algorithm, case in CASES.items()])
+@for_each_algorithm
 def test_sb3_grid_world(case: Case) -> None:
     model = case.make(gym.wrappers.TimeLimit(SimpleMultiObsEnv(), 10), "MultiInputPolicy", n_episodes=2)
     model.learn(20)
@@ -98,12 +98,14 @@ def test_vec_normalize_of_some_keys(case: Case) -> None:
     model = case.make(venv, "MultiInputPolicy")
     buffer = collect(model)
     assert np.abs(buffer.observations["b"]).max() <= 2.0
-    statistics = venv.obs_rms["a"]  # type: ignore[index]
+    statistics = venv.obs_rms["a"]
     assert statistics.count > 1.0
     model.learn(48)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items() if case.image_policy is not None])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.image_policy is not None]
+)
 def test_image_policy_refuses_a_dict(case: Case) -> None:
     with pytest.raises((ValueError, AssertionError)):
-        case.make(AnySpacesEnv(VECTORS, spaces.Discrete(2)), case.image_policy)  # type: ignore[arg-type]
+        case.make(AnySpacesEnv(VECTORS, spaces.Discrete(2)), case.image_policy)

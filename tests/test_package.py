@@ -67,7 +67,9 @@ def test_pure_mathematics_neither_prints_nor_draws(name: str) -> None:
         if isinstance(node, ast.Call):
             function = node.func
             called.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
-    assert called.isdisjoint({"print", "rand", "randn", "rand_like", "randn_like", "randint", "normal", "manual_seed", "sample"})
+    assert called.isdisjoint(
+        {"print", "rand", "randn", "rand_like", "randn_like", "randint", "normal", "manual_seed", "sample"}
+    )
 
 
 @pytest.mark.parametrize("module", [name for name in IMPORTS if name.endswith(".policies")])
@@ -145,9 +147,7 @@ assert not {"mujoco", "rl_zoo3", "matplotlib", "Box2D", "pygame", "tensorboard"}
 
 def test_import_changes_no_global_state() -> None:
     script = CHANGES_NOTHING.replace("before = state()", "before = state()\nloaded = set(sys.modules)")
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT.parent, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT.parent, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 

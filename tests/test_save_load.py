@@ -83,8 +83,14 @@ def test_load_by_every_kind_of_path(case: Case, tmp_path: Path) -> None:
     model.save(memory)
     memory.seek(0)
     with open(tmp_path / "opened", "rb") as opened:
-        for path in (str(tmp_path / "folder" / "text"), tmp_path / "folder" / "text.zip", tmp_path / "dotted.name", opened, memory):
-            loaded = case.algorithm.load(path)  # type: ignore[arg-type]
+        for path in (
+            str(tmp_path / "folder" / "text"),
+            tmp_path / "folder" / "text.zip",
+            tmp_path / "dotted.name",
+            opened,
+            memory,
+        ):
+            loaded = case.algorithm.load(path)
             assert_same_parameters(parameters_of(model), parameters_of(loaded))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dotted.name", "folder", "opened"]
 
@@ -273,10 +279,18 @@ def test_load_with_changed_options(case: Case, tmp_path: Path) -> None:
     loaded.verbose = 0
     loaded.learn(1)
     assert loaded.rollout_buffer.n_episodes == 3
-    assert loaded.ep_info_buffer.maxlen == 2  # type: ignore[union-attr]
+    assert loaded.ep_info_buffer.maxlen == 2
 
     swapped = case.algorithm.load(tmp_path / "model", env=ControlEnv(), n_episodes=None, batch_timesteps=10).learn(1)
     assert swapped.rollout_buffer.n_steps == 10
+
+
+@for_each_algorithm
+def test_load_with_another_window_goes_on_with_it(case: Case, tmp_path: Path) -> None:
+    case.make(ControlEnv()).learn(24).save(tmp_path / "model")
+    loaded = case.algorithm.load(tmp_path / "model", env=ControlEnv(), stats_window_size=2)
+    loaded.learn(24, reset_num_timesteps=False)
+    assert loaded.ep_info_buffer.maxlen == loaded.ep_success_buffer.maxlen == 2
 
 
 @for_each_algorithm
@@ -339,9 +353,7 @@ def test_vec_normalize_environment(case: Case, tmp_path: Path) -> None:
     model.get_vec_normalize_env().save(str(tmp_path / "statistics"))
     venv = VecNormalize.load(str(tmp_path / "statistics"), DummyVecEnv([ControlEnv]))
     loaded = case.algorithm.load(tmp_path / "model", env=venv)
-    np.testing.assert_array_equal(
-        loaded.get_vec_normalize_env().obs_rms.mean, model.get_vec_normalize_env().obs_rms.mean  # type: ignore[union-attr]
-    )
+    np.testing.assert_array_equal(loaded.get_vec_normalize_env().obs_rms.mean, model.get_vec_normalize_env().obs_rms.mean)
     loaded.learn(24, reset_num_timesteps=False)
 
 
@@ -434,7 +446,7 @@ def test_set_parameters_refuses_what_does_not_fit(case: Case) -> None:
 def test_set_some_parameters(case: Case) -> None:
     model = case.make(ControlEnv())
     before = parameters_of(model)
-    name = list(before)[0]
+    name = next(iter(before))
     model.set_parameters({"policy": {name: th.zeros_like(model.policy.state_dict()[name])}}, exact_match=False)
     assert (parameters_of(model)[name] == 0.0).all()
     for other in list(before)[1:]:
@@ -475,7 +487,7 @@ WITH_IMAGES = [pytest.param(case, id=algorithm) for algorithm, case in CASES.ite
 
 @pytest.mark.parametrize("case", WITH_IMAGES)
 def test_image_policy_on_its_own(case: Case, tmp_path: Path) -> None:
-    model = case.make(AnySpacesEnv(IMAGES, spaces.Discrete(2)), case.image_policy, n_episodes=2)  # type: ignore[arg-type]
+    model = case.make(AnySpacesEnv(IMAGES, spaces.Discrete(2)), case.image_policy, n_episodes=2)
     model.policy.save(str(tmp_path / "policy"))
     assert_predict_the_same(model.policy, model.policy_class.load(str(tmp_path / "policy")))
 

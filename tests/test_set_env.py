@@ -67,7 +67,7 @@ def test_set_env_notices_vec_normalize(case: Case) -> None:
     model.set_env(venv)
     assert model.get_vec_normalize_env() is venv
     model.learn(24)
-    assert venv.obs_rms.count > 20  # type: ignore[union-attr]
+    assert venv.obs_rms.count > 20
 
 
 @for_each_algorithm

@@ -31,7 +31,7 @@ ACTION_SPACES: list[spaces.Space] = [
     spaces.Discrete(3, start=-1),
     spaces.MultiDiscrete([3, 2]),
     spaces.MultiDiscrete([3, 2], start=[1, 5]),
-    spaces.MultiDiscrete([[3, 2], [2, 4]]),
+    spaces.MultiDiscrete(np.array([[3, 2], [2, 4]])),
     spaces.MultiBinary(3),
     spaces.MultiBinary([2, 2]),
 ]
@@ -98,7 +98,7 @@ def test_unsupported_action_spaces(case: Case, action_space: spaces.Space) -> No
 
     env = Env()
     env.action_space = action_space
-    with pytest.raises(AssertionError, match="only supports .* as action spaces but"):
+    with pytest.raises(AssertionError, match=r"only supports .* as action spaces but"):
         case.make(env)
 
 

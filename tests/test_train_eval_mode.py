@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from tests.helpers.envs import ControlEnv
+from tests.helpers.envs import AnySpacesEnv, ControlEnv
 from tests.helpers.policies import NoisyExtractor, ScalingExtractor
 from tests.registry import CASES, Case, assert_same_parameters, collect, differ, for_each_algorithm, parameters_of
 
@@ -103,11 +104,43 @@ def test_a_callback_cannot_switch_training_mode_on_for_good(case: Case) -> None:
     assert_same_parameters(statistics, statistics_of(model))
 
 
+EVERY_POLICY_CLASS = [
+    pytest.param(case, policy, observation_space, id=f"{algorithm}-{policy}-{type(observation_space).__name__}")
+    for algorithm, case in CASES.items()
+    for policy, observation_space in (
+        *((policy, spaces.Box(-1, 1, (3,), np.float32)) for policy in case.policies),
+        *((policy, spaces.Discrete(4)) for policy in case.policies),
+        (case.image_policy, spaces.Box(0, 255, (3, 36, 36), np.uint8)),
+        ("MultiInputPolicy", spaces.Dict(a=spaces.Box(-1, 1, (2,), np.float32), b=spaces.MultiBinary(3))),
+    )
+    if policy is not None
+]
+
+
+@pytest.mark.parametrize("case, policy, observation_space", EVERY_POLICY_CLASS)
+def test_log_weights_are_zero_at_the_behavioral_parameters(case: Case, policy: str, observation_space: spaces.Space) -> None:
+    action_spaces = [spaces.Box(-1, 1, (2,)), spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)]
+    for action_space in filter(case.supports, action_spaces):
+        model = case.make(AnySpacesEnv(observation_space, action_space), policy, n_episodes=3)
+        for _ in range(2):  # at the start and after an update
+            collect(model)
+            log_weights = case.log_weights(model)
+            assert log_weights.shape[0] == 3
+            assert np.abs(log_weights).max() <= 1e-6
+            model.train()
+        assert np.abs(case.log_weights(model)).max() <= 1e-6
+
+
 @for_each_algorithm
 def test_policy_is_in_evaluation_mode(case: Case) -> None:
     model = case.make(ControlEnv())
     assert not model.policy.training
-    modes = []
-    model.learn(24, lambda local_variables, _: modes.append(local_variables["self"].policy.training) or True)
-    assert not any(modes) and not model.policy.training
+    modes: list[bool] = []
+
+    def note(local_variables: dict, global_variables: dict) -> bool:
+        modes.append(local_variables["self"].policy.training)
+        return True
+
+    model.learn(24, note)
+    assert len(modes) == 24 and not any(modes) and not model.policy.training
     assert not th.is_inference_mode_enabled()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_pois.common.vec_env import GymnasiumVecEnv
@@ -48,7 +49,7 @@ def test_whole_episodes(case: Case, mode: AutoresetMode, cls: type[VectorEnv]) -
 @for_each_mode
 @pytest.mark.parametrize("budget", [dict(n_episodes=6), dict(batch_timesteps=17), dict(n_episodes=7, horizon=3)], ids=str)
 @pytest.mark.parametrize("n_envs", [1, 3, 8])
-def test_same_batch_as_with_sb3(case: Case, mode: AutoresetMode, budget: dict[str, int], n_envs: int) -> None:
+def test_same_batch_as_with_sb3(case: Case, mode: AutoresetMode, budget: dict[str, Any], n_envs: int) -> None:
     """Environment by environment the episodes are those of a DummyVecEnv; a reset step is no step."""
     batches = []
     for vec_env in (DummyVecEnv([make_counting(mark) for mark in range(n_envs)]), counting_vector_env(mode, n_envs)):
@@ -84,7 +85,7 @@ def test_reset_steps_are_dropped_and_masked(case: Case) -> None:
 @for_each_mode
 def test_dict_observations(case: Case, mode: AutoresetMode) -> None:
     envs = [lambda mark=mark: CountingDictEnv((2, 5, 3), mark) for mark in range(3)]
-    model = case.make(SyncVectorEnv(envs, autoreset_mode=mode), "MultiInputPolicy", n_episodes=7)  # type: ignore[arg-type]
+    model = case.make(SyncVectorEnv(envs, autoreset_mode=mode), "MultiInputPolicy", n_episodes=7)
     buffer = collect(model)
     assert {key: values.dtype for key, values in buffer.observations.items()} == dict(
         count=np.float64, picture=np.uint8, label=np.int64
@@ -117,6 +118,15 @@ def test_continuous_actions(case: Case, mode: AutoresetMode) -> None:
     assert differ(before, parameters_of(model))
     sent = np.concatenate([env.unwrapped.actions for env in model.env.venv.envs])
     assert np.abs(sent).max() <= 0.1
+
+
+@for_each_algorithm
+def test_evaluate_policy_on_the_adapter(case: Case) -> None:
+    venv = GymnasiumVecEnv(counting_vector_env(AutoresetMode.SAME_STEP, 2))
+    model = case.make(venv)
+    returns, lengths = evaluate_policy(model, venv, n_eval_episodes=6, return_episode_rewards=True, warn=False)
+    assert sorted(lengths) == [2, 2, 3, 3, 5, 5]  # type: ignore[arg-type]
+    assert [length * (length + 1) / 2 for length in lengths] == returns  # type: ignore[union-attr]
 
 
 # Life cycle
@@ -222,12 +232,12 @@ def test_autoreset_mode_is_needed() -> None:
 
 @for_each_mode
 def test_steps(mode: AutoresetMode) -> None:
-    venv = GymnasiumVecEnv(counting_vector_env(mode, 2, lengths=(2, 4), truncates=True))
+    venv: Any = GymnasiumVecEnv(counting_vector_env(mode, 2, lengths=(2, 4), truncates=True))
     assert venv.reset().tolist() == [[0, 0, 0], [1, 0, 0]]
     assert venv.reset_infos == [{}, {}]
     actions = np.zeros(2, dtype=np.int64)
     observations, rewards, dones, infos = venv.step(actions)
-    assert observations.tolist() == [[0, 0, 1], [1, 0, 1]]  # type: ignore[union-attr]
+    assert observations.tolist() == [[0, 0, 1], [1, 0, 1]]
     assert rewards.tolist() == [1.0, 1.0] and rewards.dtype == np.float32
     assert dones.tolist() == [False, False] and dones.dtype == bool
     assert [info["t"] for info in infos] == [1, 1]
@@ -243,10 +253,10 @@ def test_steps(mode: AutoresetMode) -> None:
     observations, rewards, dones, infos = venv.step(actions)
     if mode == AutoresetMode.SAME_STEP:
         assert first_of_next[0].tolist() == [0, 1, 0]
-        assert observations.tolist() == [[0, 1, 1], [1, 0, 3]]  # type: ignore[union-attr]
+        assert observations.tolist() == [[0, 1, 1], [1, 0, 3]]
         assert "autoreset_step" not in infos[0]
     else:
-        assert observations.tolist() == [[0, 1, 0], [1, 0, 3]]  # type: ignore[union-attr]
+        assert observations.tolist() == [[0, 1, 0], [1, 0, 3]]
         assert rewards.tolist() == [0.0, 3.0] and infos[0]["autoreset_step"] is True
     assert "autoreset_step" not in infos[1]
     venv.close()
@@ -275,7 +285,7 @@ def test_seeds() -> None:
     def make() -> SyncVectorEnv:
         return SyncVectorEnv([lambda: AnySpacesEnv(spaces.Box(-1, 1, (2,)), spaces.Discrete(2))] * 3)
 
-    adapter = GymnasiumVecEnv(make())
+    adapter: Any = GymnasiumVecEnv(make())
     assert adapter.seed(7) == [7, 8, 9]
     seeded = adapter.reset()
     expected, _ = make().reset(seed=[7, 8, 9])
@@ -301,10 +311,10 @@ def test_options() -> None:
 
 
 def test_observations_are_copies() -> None:
-    venv = GymnasiumVecEnv(SyncVectorEnv([make_counting(0)], copy=False))
+    venv: Any = GymnasiumVecEnv(SyncVectorEnv([make_counting(0)], copy=False))
     first = venv.reset()
     venv.step(np.zeros(1, dtype=np.int64))
-    assert first[0].tolist() == [0, 0, 0]  # type: ignore[call-overload]
+    assert first[0].tolist() == [0, 0, 0]
 
 
 def test_attributes_and_methods() -> None:
@@ -338,15 +348,14 @@ def test_attributes_of_a_native_vector_environment() -> None:
 
 
 def test_rendering() -> None:
-    venv = GymnasiumVecEnv(SyncVectorEnv([lambda: _PictureEnv()] * 2))
+    venv: Any = GymnasiumVecEnv(SyncVectorEnv([_PictureEnv] * 2))
     venv.reset()
     images = venv.get_images()
-    assert len(images) == 2 and all(image.shape == (4, 4, 3) for image in images)  # type: ignore[union-attr]
-    assert venv.render(mode="rgb_array").shape[-1] == 3  # type: ignore[union-attr]
+    assert len(images) == 2 and all(image.shape == (4, 4, 3) for image in images)
+    assert venv.render(mode="rgb_array").shape[-1] == 3
 
 
 class _PictureEnv(ControlEnv):
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     render_mode = "rgb_array"
 
     def render(self) -> Any:

@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -254,7 +255,11 @@ class PoisAlgorithm(BaseAlgorithm):
             raise ValueError(f"{cls.__name__}.load got {', '.join(unknown)}, but allowed are {', '.join(sorted(allowed))}")
         if "stats_window_size" in kwargs:
             kwargs["_stats_window_size"] = kwargs.pop("stats_window_size")
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)  # type: ignore[arg-type]
+        model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)  # type: ignore[arg-type]
+        for name in ("ep_info_buffer", "ep_success_buffer"):  # a length that was changed on loading
+            if getattr(model, name) is not None:
+                setattr(model, name, deque(getattr(model, name), maxlen=model._stats_window_size))
+        return model
 
     def save(
         self,

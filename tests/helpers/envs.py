@@ -1,6 +1,6 @@
 """Small environments in which every step says where it belongs."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,8 +18,6 @@ class CountingEnv(gym.Env):
     :param truncates: whether episodes are truncated rather than terminated
     :param dtype: type of the observations
     """
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def __init__(
         self, lengths: tuple[int, ...] = (3,), mark: int = 0, truncates: bool = False, dtype: Any = np.float32
@@ -76,8 +74,6 @@ class AnySpacesEnv(gym.Env):
     :param action_space: action space
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
-
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
@@ -112,7 +108,6 @@ class PoisonEnv(gym.Env):
     :param value: what turns up
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
     poisoned_episode = 5
 
     def __init__(self, where: str, value: float) -> None:
