@@ -117,7 +117,9 @@ def test_initial_params():
         assert weight.std() == pytest.approx(expected_std, rel=0.05)
 
 
-@pytest.mark.parametrize(("policy_class", "n_params"), [(MlpPolicy, 3 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3), (LinearPolicy, 9)])
+@pytest.mark.parametrize(
+    ("policy_class", "n_params"), [(MlpPolicy, 3 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3), (LinearPolicy, 9)]
+)
 def test_default_policies(policy_class, n_params):
     policy = policy_class(BOX, BOX)
     assert policy.n_params == n_params
