@@ -356,12 +356,13 @@ class PoisAlgorithm(BaseAlgorithm):
             new_obs, rewards, dones, infos = env.step(to_env_actions(actions, schedule))
             self.num_timesteps += env.num_envs
             n_vec_steps += 1
+            rewards = rewards.astype(np.float32, copy=False)  # SubprocVecEnv has float64, unlike DummyVecEnv
 
             skipped = [i for i in started.tolist() if RESET_STEP in infos[i]]  # a step that only reset the environment
             active = None if schedule.all_active and not skipped else schedule.active.copy()
             if active is not None:
                 active[skipped] = False
-                rewards, dones = np.where(active, rewards, 0.0).astype(rewards.dtype), dones & active
+                rewards, dones = np.where(active, rewards, np.float32(0.0)), dones & active
                 infos = [info if keep else {} for info, keep in zip(infos, active, strict=True)]
             _check_finite("reward", rewards, schedule, n_vec_steps)
             _check_finite("observation", new_obs, schedule, n_vec_steps)
