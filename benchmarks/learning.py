@@ -107,8 +107,8 @@ def run(job: tuple[str, str, int, int]) -> dict[str, Any]:
         "algorithm": algorithm,
         "seed": seed,
         "steps": model.num_timesteps,
-        "mean": round(float(mean), 1),
-        "std": round(float(std), 1),
+        "mean": round(mean, 1),  # type: ignore[arg-type]
+        "std": round(std, 1),  # type: ignore[arg-type]
         "least gain": gains.least,
         "seconds": round(seconds, 1),
     }
