@@ -282,7 +282,7 @@ def test_idle_environments_are_masked(case: Case) -> None:
     assert rewards.tolist() == [[1, 1, 1], [2, 2, 2], [3, 3, 0], [4, 0, 0], [5, 0, 0]]
     for step in recorder.steps:
         assert [bool(info) for info in step["infos"]] == (step["rewards"] > 0).tolist()
-    assert [info["l"] for info in model.ep_info_buffer] == [2, 3, 5]
+    assert [info["l"] for info in model.ep_info_buffer] == [5, 3, 2]  # in launch order, the idle ones' not counted
 
 
 @for_each_algorithm
@@ -500,3 +500,29 @@ def test_every_importance_weight_is_one_at_the_behavioral_policy(case: Case) -> 
     model.logger.record = lambda key, value, *args, **kwargs: recorded.update({key: value})
     model.train()
     assert recorded["train/surrogate_before"] == pytest.approx(model.rollout_buffer.episode_returns().mean(), abs=1e-5)
+
+
+@for_each_algorithm
+def test_horizon_cuts_are_ends_for_callbacks(case: Case) -> None:
+    """A cut by the horizon is an end like any other for callbacks and for the episode statistics."""
+    recorder = Recorder("dones")
+    model = case.make(DummyVecEnv([lambda mark=mark: CountingEnv((9, 2), mark) for mark in range(2)]), n_episodes=4, horizon=3)  # type: ignore[misc]
+    collect(model, recorder)
+    assert sum(int(step["dones"].sum()) for step in recorder.steps) == 4
+    assert len(model.ep_info_buffer) == 4 and max(info["l"] for info in model.ep_info_buffer) == 3
+
+
+class OneArrayVecEnv(DummyVecEnv):
+    """Writes every observation where the last one was."""
+
+    def _obs_from_buf(self) -> Any:
+        return self.buf_obs[None]
+
+
+@for_each_algorithm
+def test_observations_that_are_overwritten_in_place(case: Case) -> None:
+    make: Any = [lambda: CountingEnv((4, 3), 0)]
+    expected = collect(case.make(DummyVecEnv(make), n_episodes=4))
+    buffer = collect(case.make(OneArrayVecEnv(make), n_episodes=4))
+    np.testing.assert_array_equal(buffer.rewards, expected.rewards)
+    np.testing.assert_array_equal(buffer.observations, expected.observations)

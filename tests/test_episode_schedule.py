@@ -93,10 +93,13 @@ def test_more_environments_than_episodes():
 
 
 def test_skipped_steps_are_not_counted():
-    schedule = EpisodeSchedule(1, n_episodes=2)
+    schedule = EpisodeSchedule(1, n_episodes=2, horizon=1)
     schedule.start_wave()
     schedule.advance(np.array([True]))
-    schedule.advance(np.array([False]), skipped=[0])
+    schedule.skip([0])
+    assert not schedule.ends(np.array([False])).any()
+    schedule.advance(np.array([False]))
+    assert schedule.ends(np.array([False])).all()
     schedule.advance(np.array([True]))
     assert schedule.is_complete and schedule.kept_lengths().tolist() == [1, 1]
 
@@ -113,3 +116,11 @@ def test_endless_episode_names_the_horizon(monkeypatch):
     for _ in range(60):
         schedule.advance(np.zeros(2, dtype=bool))
     assert schedule.is_complete
+
+
+def test_ends_are_natural_ones_and_cuts():
+    schedule = EpisodeSchedule(3, n_episodes=2, horizon=2)
+    schedule.start_wave()
+    assert schedule.ends(np.array([True, False, False])).tolist() == [True, False, False]
+    schedule.advance(np.array([False, False, False]))
+    assert schedule.ends(np.array([False, False, False])).tolist() == [True, True, False], "the third is in no episode"

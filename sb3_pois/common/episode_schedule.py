@@ -1,6 +1,6 @@
 """Which environment runs which episode, and which steps make up the batch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -68,28 +68,40 @@ class EpisodeSchedule:
         """
         return self._launch(range(self.n_envs))
 
-    def advance(self, dones: np.ndarray, skipped: Sequence[int] = ()) -> np.ndarray:
+    def skip(self, envs: Iterable[int]) -> None:
+        """
+        Leave the step that is about to be counted out of the episodes of some environments.
+
+        :param envs: environments in an episode whose step is no step of it
+        """
+        for env in envs:
+            self._steps_of_env[env] -= 1
+            self._n_steps -= 1
+
+    def ends(self, dones: np.ndarray) -> np.ndarray:
+        """
+        Which episodes end with the step that is about to be counted, by themselves or cut by the horizon.
+
+        :param dones: whether each environment's episode ended by itself, shape (n_envs,)
+        :return: mask, shape (n_envs,)
+        """
+        if self.horizon is None:
+            return dones
+        return dones | (self.active & (self._steps_of_env + 1 >= self.horizon))
+
+    def advance(self, dones: np.ndarray) -> np.ndarray:
         """
         Count one step of all environments.
 
         :param dones: whether each environment's episode ended by itself, False where idle, shape (n_envs,)
-        :param skipped: environments in an episode whose step was no step of it
         :return: indices of the environments that start a new episode with the next step
         :raises ValueError: if an episode does not end and there is no horizon
         """
+        ended = self.ends(dones)
         self._steps_of_env += 1
         self._n_steps += self.n_active
-        for env in skipped:
-            self._steps_of_env[env] -= 1
-            self._n_steps -= 1
-        ended = dones
-        if self.horizon is not None:
-            ended = ended | (self.active & (self._steps_of_env >= self.horizon))
-        elif self._steps_of_env.max() >= MAX_EPISODE_STEPS and (self.active & (self._steps_of_env >= MAX_EPISODE_STEPS)).any():
-            raise ValueError(
-                f"an episode has not ended after {MAX_EPISODE_STEPS:,} steps: set `horizon` to cut episodes, "
-                "or give the environment a time limit"
-            )
+        if self.horizon is None and self._steps_of_env.max() >= MAX_EPISODE_STEPS:
+            self._refuse_endless_episodes()
         budget_reached = self.batch_timesteps is not None and self._n_steps >= self.batch_timesteps
         if not (budget_reached or ended.any()):
             return NO_ENVS
@@ -112,6 +124,13 @@ class EpisodeSchedule:
             lengths = lengths[: last + 1]
             lengths[last] -= total[last] - self.batch_timesteps
         return lengths
+
+    def _refuse_endless_episodes(self) -> None:
+        if (self.active & (self._steps_of_env >= MAX_EPISODE_STEPS)).any():
+            raise ValueError(
+                f"an episode has not ended after {MAX_EPISODE_STEPS:,} steps: set `horizon` to cut episodes, "
+                "or give the environment a time limit"
+            )
 
     def _wants_another(self) -> bool:
         if self.batch_timesteps is not None:

@@ -10,7 +10,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import gymnasium as gym
@@ -135,6 +135,7 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
         self._stats_window_size = stats_window_size  # the name under which SB3 keeps it
+        self.seed = seed
         self._validate_arguments()
         if isinstance(env, str) and horizon is not None:
             env = gym.wrappers.TimeLimit(maybe_make_env(env, verbose), horizon)  # type: ignore[arg-type]
@@ -185,6 +186,8 @@ class PoisAlgorithm(BaseAlgorithm):
         for name in ("n_episodes", "batch_timesteps", "horizon"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), least=1)
+        if self.seed is not None:
+            check_integer("seed", self.seed, least=0)
         for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
         check_integer("stats_window_size", self._stats_window_size, least=1)
@@ -339,14 +342,15 @@ class PoisAlgorithm(BaseAlgorithm):
         actor = self._make_actor(env.num_envs, np.random.default_rng(self._entropy()))
         to_env_actions = _EnvActions(self.action_space)
         normalize = self._vec_normalize_env
-        monitored = False
         n_vec_steps = 0
         started = np.zeros(0, dtype=np.int64)
         obs: Observations
+        latest_obs: Any  # as the environments returned it
 
         while not schedule.is_complete:
             if schedule.wave_is_over:
-                obs = env.reset()  # type: ignore[assignment]
+                latest_obs = env.reset()
+                obs = _own(latest_obs, latest_obs)
                 started = schedule.start_wave()
                 _check_finite("observation", obs, schedule, n_vec_steps)
             if len(started) > 0:
@@ -362,10 +366,12 @@ class PoisAlgorithm(BaseAlgorithm):
             active = None if schedule.all_active and not skipped else schedule.active.copy()
             if active is not None:
                 active[skipped] = False
+                schedule.skip(skipped)
                 rewards, dones = np.where(active, rewards, np.float32(0.0)), dones & active
                 infos = [info if keep else {} for info, keep in zip(infos, active, strict=True)]
             _check_finite("reward", rewards, schedule, n_vec_steps)
             _check_finite("observation", new_obs, schedule, n_vec_steps)
+            natural_ends, dones = dones, schedule.ends(dones)
 
             callback.update_locals(locals())
             if not callback.on_step():
@@ -373,24 +379,27 @@ class PoisAlgorithm(BaseAlgorithm):
                 return False
 
             if dones.any():
-                monitored = monitored or any("episode" in info for info in infos)
-                self._update_info_buffer(infos, dones)
+                self._record_successes(infos, dones)
             original_rewards = normalize.get_original_reward() if normalize is not None and normalize.norm_reward else None
             rollout_buffer.add(obs, actions, rewards, original_rewards, schedule.episode_of_env, active)
-            started = schedule.advance(dones, skipped)
-            obs = new_obs  # type: ignore[assignment]
+            started = schedule.advance(natural_ends)
+            obs, latest_obs = _own(new_obs, latest_obs), new_obs
 
         rollout_buffer.pack(schedule.kept_lengths())
         self._n_dropped_steps = n_vec_steps * env.num_envs - rollout_buffer.n_steps
         self._episode_num += rollout_buffer.n_episodes
-        if not monitored:
-            self._mimic_monitor(rollout_buffer)
+        self._record_episodes(rollout_buffer)
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
 
-    def _mimic_monitor(self, rollout_buffer: EpisodeRolloutBuffer) -> None:
-        """Fill the episode statistics where the environments carry no ``Monitor``."""
+    def _record_successes(self, infos: Sequence[dict[str, Any]], dones: np.ndarray) -> None:
+        assert self.ep_success_buffer is not None
+        ended = [infos[i] for i in np.flatnonzero(dones).tolist()]
+        self.ep_success_buffer.extend(info["is_success"] for info in ended if "is_success" in info)
+
+    def _record_episodes(self, rollout_buffer: EpisodeRolloutBuffer) -> None:
+        """Fill SB3's episode statistics from the batch: a ``Monitor``, if there is one, does not see a horizon's cuts."""
         returns, lengths = rollout_buffer.episode_returns(original=True), rollout_buffer.episode_lengths
         assert self.ep_info_buffer is not None
         self.ep_info_buffer.extend({"r": float(r), "l": int(n)} for r, n in zip(returns, lengths, strict=True))
@@ -529,7 +538,7 @@ class PoisAlgorithm(BaseAlgorithm):
 
 
 class _EnvActions:
-    """Turns sampled actions into what the environments take: clipped to the bounds, in the space's type."""
+    """Turns sampled actions into what the environments take: Box actions are clipped to the bounds."""
 
     def __init__(self, action_space: spaces.Space) -> None:
         self.box = action_space if isinstance(action_space, spaces.Box) else None
@@ -544,6 +553,13 @@ class _EnvActions:
             actions = actions.copy()
             actions[~schedule.active] = self.idle_action
         return actions
+
+
+def _own(observations: Any, earlier: Any) -> Any:
+    """Copy observations that lie where earlier ones lay: the environments would overwrite them with their next step."""
+    if isinstance(observations, dict):
+        return {key: _own(part, earlier[key]) for key, part in observations.items()}
+    return observations.copy() if np.may_share_memory(observations, earlier) else observations
 
 
 def _check_finite(name: str, values: Any, schedule: EpisodeSchedule, n_vec_steps: int) -> None:
