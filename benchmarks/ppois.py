@@ -68,8 +68,8 @@ def train_and_evaluate(name: str, task: str, model: BaseAlgorithm, budget: int, 
         "algorithm": name,
         "seed": seed,
         "steps": model.num_timesteps,
-        "mean": round(float(mean), 1),
-        "std": round(float(std), 1),
+        "mean": round(float(np.mean(mean)), 1),
+        "std": round(float(np.mean(std)), 1),
         "seconds": round(seconds, 1),
     }
     print(row, flush=True)
@@ -107,9 +107,7 @@ def ablation(names: list[str], seeds: list[int], budget: int) -> None:
         for seed in seeds:
             env = make_vec_env("CartPole-v1", N_ENVS, seed=seed)
             policy_kwargs = dict(net_arch=DEEP, mean_init="controller", log_std_init=-1.0)
-            model = PPOIS(
-                "MlpPolicy", env, seed=seed, n_offline_iters=20, policy_kwargs=policy_kwargs, **ABLATION[name]  # type: ignore[arg-type]
-            )
+            model = PPOIS("MlpPolicy", env, seed=seed, n_offline_iters=20, policy_kwargs=policy_kwargs, **ABLATION[name])
             rows.append(train_and_evaluate(name, "CartPole-v1", model, budget, seed))
     print_table(rows)
 
@@ -206,13 +204,13 @@ def optimization(n_episodes: int = 7_000, n_offline_iters: int = 20) -> None:
         seconds["optimisation"] = time.perf_counter() - start - seconds["collection"]
 
     model.train = timed_train  # type: ignore[method-assign]
-    model.learn(1, log_interval=None)  # type: ignore[arg-type]
+    model.learn(1, log_interval=None)
     buffer = model.rollout_buffer
     print(
         f"{buffer.n_episodes} episodes, {buffer.n_steps} steps, {model.policy.n_params} parameters: "
         f"collection {seconds['collection']:.1f} s, optimisation {seconds['optimisation']:.1f} s with "
-        f"{model.logger.name_to_value['train/n_line_search_evals']} evaluations (processor time: {seconds['processor']:.1f} s), "
-        f"peak memory {peak_mib() - before:.0f} MiB more"
+        f"{model.logger.name_to_value['train/n_line_search_evals']} evaluations ({seconds['processor']:.1f} s of processor "
+        f"time), peak memory {peak_mib() - before:.0f} MiB more"
     )
 
 

@@ -15,9 +15,10 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import configure_logger
 
-from sb3_pois import APOIS
+from sb3_pois import APOIS, PPOIS
 from sb3_pois.apois.surrogates import make_surrogate
 from sb3_pois.common.parameters import ParameterVector
+from sb3_pois.ppois.surrogates import HyperpolicySurrogate
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Case:
         """A model with small batches."""
         if kwargs.get("batch_timesteps") is not None:
             kwargs.setdefault("n_episodes", None)
-        return self.algorithm(policy, env, **{**self.kwargs, **kwargs})
+        model = self.algorithm(policy, env, **{**self.kwargs, **kwargs})
+        model.rollout_buffer.store_transitions = True  # parameter-based search does without; the tests look at them
+        return model
 
     def supports(self, action_space: spaces.Space) -> bool:
         return isinstance(action_space, self.action_spaces)
@@ -120,6 +123,15 @@ def log_weights_of_apois(model: APOIS) -> np.ndarray:
     return surrogate.episode_terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
 
 
+def log_weights_of_ppois(model: PPOIS) -> np.ndarray:
+    buffer = model.rollout_buffer
+    returns = th.as_tensor(buffer.episode_returns())
+    theta = ParameterVector(model.policy).get()
+    mean, log_std = np.split(theta.numpy(), 2)
+    surrogate = HyperpolicySurrogate(mean, log_std, buffer.noise, returns, "J", "none", 1.0)
+    return surrogate.episode_terms(theta, with_divergence=False).log_weights.numpy()
+
+
 CASES = {
     "APOIS": Case(
         algorithm=APOIS,
@@ -140,6 +152,26 @@ CASES = {
             *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
         ],
         identity_kwargs=dict(n_episodes=200, delta=0.2, seed=0),
+        identity_timesteps=20_000,
+    ),
+    "PPOIS": Case(
+        algorithm=PPOIS,
+        kwargs=dict(n_episodes=6, seed=0),
+        action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+        policies=("LinearPolicy", "MlpPolicy"),
+        image_policy=None,
+        has_features_extractors=False,
+        has_std_for_discrete_actions=True,
+        log_weights=log_weights_of_ppois,
+        options=[*OPTIONS, ("grouping", "none", "neuron")],
+        neutral_options=[],
+        contexts={},
+        bad_values=[
+            *BAD_VALUES,
+            *(("grouping", value, "'none', 'neuron' and a list of lists") for value in ("layer", None, 3, [1, 2])),
+            *(("grouping", value, "a partition") for value in ([[0]], [[0, 0]])),
+        ],
+        identity_kwargs=dict(n_episodes=50, policy_kwargs=dict(net_arch=[]), seed=0),
         identity_timesteps=20_000,
     ),
 }

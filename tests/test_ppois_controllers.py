@@ -1,5 +1,7 @@
 """Network controllers against torch networks and SB3's preprocessing, groupings, and the checks of user controllers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch as th
@@ -12,7 +14,7 @@ from sb3_pois.ppois.controllers import NetworkController
 from sb3_pois.ppois.grouping import check_grouping, group_index_of
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
-OBSERVATION_SPACES = {
+OBSERVATION_SPACES: dict[str, Any] = {
     "box": BOX,
     "box float64 matrix": spaces.Box(-1.0, 1.0, (2, 3), np.float64),
     "discrete": spaces.Discrete(5),
@@ -21,7 +23,7 @@ OBSERVATION_SPACES = {
     "image": spaces.Box(0, 255, (3, 36, 36), np.uint8),
     "dict": spaces.Dict(vector=BOX, number=spaces.Discrete(3), image=spaces.Box(0, 255, (1, 36, 36), np.uint8)),
 }
-ACTION_SPACES = {
+ACTION_SPACES: dict[str, Any] = {
     "box": spaces.Box(-1.0, 1.0, (2, 2), np.float32),
     "discrete": spaces.Discrete(3, start=-1),
     "multi-discrete": spaces.MultiDiscrete([2, 3]),
@@ -41,7 +43,7 @@ def torch_network(controller, params):
     """The same network as torch modules, for one parameter vector."""
     modules = []
     for weight, bias in controller.split(params[None]):
-        linear = nn.Linear(*weight.shape[1:], bias=bias is not None)
+        linear = nn.Linear(weight.shape[1], weight.shape[2], bias=bias is not None)
         linear.weight.data = th.as_tensor(weight[0].T.copy())
         if bias is not None:
             linear.bias.data = th.as_tensor(bias[0].copy())
@@ -112,7 +114,7 @@ def test_initial_params():
     controller = NetworkController(BOX, BOX, [400, 300], nn.Tanh, with_bias=True)
     layers = list(controller.split(controller.initial_params()[None]))
     for weight, bias in layers:
-        assert (bias == 0.0).all()
+        assert bias is not None and not bias.any()
         expected_std = np.sqrt(2.0 / sum(weight.shape[1:]))  # Glorot and Bengio 2010
         assert weight.std() == pytest.approx(expected_std, rel=0.05)
 
@@ -169,7 +171,8 @@ def test_each_neuron_is_changed_by_its_group_only():
 
 def test_index_lists():
     controller = LinearPolicy(BOX, spaces.Discrete(2)).controller
-    assert group_index_of([[5, 0], (1,), np.array([2, 3, 4])], controller).tolist() == [0, 1, 2, 2, 2, 0]
+    lists: Any = [[5, 0], (1,), np.array([2, 3, 4])]
+    np.testing.assert_array_equal(group_index_of(lists, controller), [0, 1, 2, 2, 2, 0])
     assert group_index_of("none", controller) is None
 
 
@@ -178,13 +181,13 @@ def test_index_lists():
     [[[0, 1, 2]], [[0, 1, 2, 3, 4, 5], [5]], [[0, 1, 2, 3, 4, 6]], [[0, 1, 2, 3, 4, 5], []], [], [[0.0, 1.0, 2, 3, 4, 5]]],
 )
 def test_no_partition(grouping):
-    with pytest.raises(ValueError, match="but must be a partition: every integer of 0, ..., 5 in exactly one group"):
+    with pytest.raises(ValueError, match=r"but must be a partition: every integer of 0, ..., 5 in exactly one group"):
         group_index_of(grouping, LinearPolicy(BOX, spaces.Discrete(2)).controller)
 
 
 @pytest.mark.parametrize("grouping", ["layer", None, 3, [1, 2, 3], {"a": [0]}])
 def test_no_grouping(grouping):
-    with pytest.raises(ValueError, match="grouping is .* but allowed are 'none', 'neuron' and a list of lists"):
+    with pytest.raises(ValueError, match=r"grouping is .* but allowed are 'none', 'neuron' and a list of lists"):
         check_grouping(grouping)
 
 

@@ -86,14 +86,12 @@ def test_bounds_and_gradients_at_every_delta(batch, option):
     feasible = FEASIBLE if BOUNDS[bound].uses_divergence else slice(None)
     for delta_index, delta in enumerate(PPOIS_DATA["deltas"]):
         surrogate = make_surrogate(PPOIS_DATA, f"b{batch}_", bound, iw_norm, float(delta))
-        values, gradients = zip(
-            *(surrogate.value_and_gradient(rho) for rho in targets_of(PPOIS_DATA, f"b{batch}_")), strict=True
-        )
-        values = th.cat(values)
+        results = [surrogate.value_and_gradient(rho) for rho in targets_of(PPOIS_DATA, f"b{batch}_")]
+        values, gradients = (th.cat([result[0] for result in results]), th.stack([result[1] for result in results]))
         assert_close(values[feasible], PPOIS_DATA[f"b{batch}_bound"][option, delta_index][feasible])
         if BOUNDS[bound].uses_divergence:
             assert values[5:].tolist() == [-np.inf, -np.inf]
-        assert_close(th.stack(gradients)[feasible], PPOIS_DATA[f"b{batch}_grad"][option, delta_index][feasible])
+        assert_close(gradients[feasible], PPOIS_DATA[f"b{batch}_grad"][option, delta_index][feasible])
 
 
 @pytest.mark.parametrize("batch", BATCHES)

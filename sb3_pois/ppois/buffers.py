@@ -68,4 +68,4 @@ class HyperpolicyBuffer(EpisodeRolloutBuffer):
         while self._noise_blocks:
             block = self._noise_blocks.pop(0)  # releases its memory as soon as it is copied
             start, end = end, end + len(block)
-            self.noise[start:end] = block[: self.n_episodes - start]
+            self.noise[start:end] = block[: max(0, self.n_episodes - start)]  # the last may be superfluous

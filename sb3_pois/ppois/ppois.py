@@ -182,6 +182,11 @@ class PPOIS(PoisAlgorithm):
             return
         buffer = self.rollout_buffer
         parameters = ParameterVector(self.policy)
+        if len(parameters.parameters) != 2:
+            raise ValueError(
+                f"only {', '.join(parameters.parameters) or 'nothing'} of the policy requires a gradient, but mean and log_std "
+                "have to: neither can be frozen"
+            )
         group_index = group_index_of(self.grouping, self.policy.controller)
         surrogate = HyperpolicySurrogate(
             buffer.mean, buffer.log_std, buffer.noise, returns, self.bound, self.iw_norm, self.delta, group_index
