@@ -190,7 +190,7 @@ class PPOIS(PoisAlgorithm):
             surrogate,
             parameters.get(),
             natural_gradient if self.natural_gradient else gradient_direction,
-            None if group_index is None else surrogate.group_index_of_theta,
+            None if group_index is None else surrogate.group_of_theta,
             **self._optimization_arguments(),
         )
         self._log_optimization(surrogate, result)
