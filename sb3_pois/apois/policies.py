@@ -22,6 +22,7 @@ from torch import nn
 
 from sb3_pois.apois.action_distributions import ArrayParams, Params, make_action_distribution
 from sb3_pois.common.array_network import array_network
+from sb3_pois.common.net_arch import hidden_sizes
 
 
 def _xavier(layer: nn.Linear, is_last: bool) -> None:
@@ -84,7 +85,7 @@ class MlpPolicy(BasePolicy):
         )
         if weight_init not in WEIGHT_INITS:
             raise ValueError(f"weight_init is {weight_init!r}, but allowed are {', '.join(map(repr, WEIGHT_INITS))}")
-        self.net_arch = _hidden_sizes(net_arch, features_extractor_class)
+        self.net_arch = hidden_sizes(net_arch, default=[] if issubclass(features_extractor_class, NatureCNN) else [64, 64])
         self.activation_fn = activation_fn
         self.log_std_init = log_std_init
         self.with_bias = with_bias
@@ -259,17 +260,3 @@ class MultiInputPolicy(MlpPolicy):
         **kwargs: Any,
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor_class=features_extractor_class, **kwargs)
-
-
-def _hidden_sizes(
-    net_arch: list[int] | dict[str, list[int]] | None, features_extractor_class: type[BaseFeaturesExtractor]
-) -> list[int]:
-    if net_arch is None:
-        return [] if issubclass(features_extractor_class, NatureCNN) else [64, 64]
-    if isinstance(net_arch, dict):
-        if set(net_arch) != {"pi"}:
-            raise ValueError(f"net_arch has the keys {sorted(net_arch)}, but there is an actor only: give dict(pi=[...])")
-        net_arch = net_arch["pi"]
-    if not all(isinstance(size, (int, np.integer)) and size > 0 for size in net_arch):
-        raise ValueError(f"net_arch is {net_arch}, but must list the sizes of the hidden layers, each an integer > 0")
-    return list(net_arch)

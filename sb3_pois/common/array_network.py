@@ -21,7 +21,7 @@ def _tanh(x: np.ndarray) -> np.ndarray:
     return np.tanh(x, out=x)
 
 
-_ACTIVATIONS: dict[type[nn.Module], ArrayFunction] = {nn.Tanh: _tanh, nn.ReLU: _relu}
+ARRAY_ACTIVATIONS: dict[type[nn.Module], ArrayFunction] = {nn.Tanh: _tanh, nn.ReLU: _relu}
 
 
 def array_network(layers: Iterable[nn.Module]) -> ArrayFunction | None:
@@ -36,8 +36,8 @@ def array_network(layers: Iterable[nn.Module]) -> ArrayFunction | None:
     for layer in layers:
         if type(layer) is nn.Linear:
             steps.append(_affine(layer))
-        elif type(layer) in _ACTIVATIONS:
-            steps.append(_ACTIVATIONS[type(layer)])
+        elif type(layer) in ARRAY_ACTIVATIONS:
+            steps.append(ARRAY_ACTIVATIONS[type(layer)])
         else:
             return None
 

@@ -1,0 +1,67 @@
+"""Storage of a batch of episodes whose controllers were drawn from a hyperpolicy."""
+
+import numpy as np
+from gymnasium import spaces
+
+from sb3_pois.common.buffers import EpisodeRolloutBuffer
+
+
+class HyperpolicyBuffer(EpisodeRolloutBuffer):
+    """
+    A batch of episodes: their rewards, and the controller parameters that each was run with.
+
+    Parameters are kept as the standard normal noise z that they come from, theta = mean + std z, in float32 as it was
+    drawn: half the memory, and nothing is lost.
+
+    :param observation_space: observation space
+    :param action_space: action space
+    :ivar mean: mean of the behavioral hyperpolicy, float64, shape (n_params,)
+    :ivar log_std: log standard deviation of the behavioral hyperpolicy, float64, shape (n_params,)
+    :ivar noise: noise of each episode, float32, shape (n_episodes, n_params)
+    """
+
+    mean: np.ndarray
+    log_std: np.ndarray
+    noise: np.ndarray
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        super().__init__(observation_space, action_space, store_transitions=False)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self.set_behavioral(np.zeros(0), np.zeros(0))
+
+    def set_behavioral(self, mean: np.ndarray, log_std: np.ndarray) -> None:
+        """
+        Begin a batch of a hyperpolicy.
+
+        :param mean: its mean, float64, shape (n_params,)
+        :param log_std: its log standard deviation, float64, shape (n_params,)
+        """
+        self.mean, self.log_std = mean, log_std
+        self.noise = np.zeros((0, len(mean)), dtype=np.float32)
+        self._noise_blocks: list[np.ndarray] = []
+
+    @property
+    def controller_params(self) -> np.ndarray:
+        """Controller parameters of each episode, float64, shape (n_episodes, n_params)."""
+        return self.mean + np.exp(self.log_std) * self.noise
+
+    def add_episodes(self, noise: np.ndarray) -> None:
+        """
+        Append episodes in launch order.
+
+        :param noise: their noise, shape (n_started, n_params)
+        """
+        self._noise_blocks.append(noise)
+
+    def pack(self, episode_lengths: np.ndarray) -> None:
+        """
+        Lay the collected steps out episode by episode.
+
+        :param episode_lengths: number of steps to keep of the first episodes in launch order, shape (n_episodes,)
+        """
+        super().pack(episode_lengths)
+        self.noise = np.concatenate(self._noise_blocks)[: self.n_episodes]
+        self._noise_blocks = []
