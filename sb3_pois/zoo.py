@@ -183,6 +183,13 @@ def register() -> None:
     rl_zoo3.train.ExperimentManager = PoisExperimentManager  # type: ignore[misc]
 
 
+def mend_hub() -> None:
+    """Give RL Zoo 2.9 the function that huggingface_sb3 3.2 renamed, with the dictionary that it used to return."""
+    hub: Any = importlib.import_module("huggingface_sb3.push_to_hub")
+    if not hasattr(hub, "generate_metadata"):
+        hub.generate_metadata = lambda *args: hub._generate_metadata(*args).to_dict()
+
+
 def main() -> None:
     """Run a command of RL Zoo."""
     parser = argparse.ArgumentParser("sb3-pois", description="RL Zoo's commands, with the algorithms apois and ppois.")
@@ -190,6 +197,7 @@ def main() -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the command, as RL Zoo has them")
     arguments = parser.parse_args()
     sys.argv = [f"sb3-pois {arguments.command}", *arguments.arguments]
+    mend_hub()
     try:
         module = importlib.import_module(COMMANDS[arguments.command])
     except ImportError as error:
