@@ -2,6 +2,7 @@
 Speed and memory of the environments, beside the raw engines and Gymnasium's own vector environment.
 
     python benchmarks/envs.py
+    python benchmarks/envs.py --pictures docs/images/environments.png
 
 One process and one thread; every rate is the best of several rounds, in environment steps per second of processor time
 (so that what else runs on the machine matters little), with random actions and resets included. The raw loops are what a
@@ -214,13 +215,53 @@ def memory_of(task: str, n_envs: int) -> float:
     return resident_mib() - before
 
 
+# A state worth looking at, and how many steps with which actions to take from there.
+POSES: dict[str, tuple[list[float], int, Callable[[int], list[float]]]] = {
+    "POIS/Cartpole-v0": ([0.5, 3**0.5 / 4, 0, 0, 0, 0, 0.5, 3**0.5 / 2, 0.12, 0, 0, 0], 0, lambda step: [0.0]),
+    "POIS/InvertedPendulum-v0": ([-0.8, 3**0.5 / 4, 0, 0, 0, 0, -0.8, 3**0.5 / 2, 1.1, 0, 0, 0], 0, lambda step: [0.0]),
+    "POIS/Acrobot-v0": ([0, 0, 0.9, 0, 0, 0, np.sin(0.9), -np.cos(0.9), 2.1, 0, 0, 0], 0, lambda step: [0.0]),
+    "POIS/MountainCar-v0": ([0, 0.2, 0, -2.6, 0, 0], 7, lambda step: [-1.0]),
+    "POIS/InvertedDoublePendulum-v0": ([0.3, 0.25, -0.45, 0, 0, 0], 0, lambda step: [0.0]),
+    "POIS/Swimmer-v0": ([0.0] * 10, 40, lambda step: [np.sin(step / 3), np.cos(step / 3)]),
+}
+
+
+def draw_contact_sheet(path: str) -> None:
+    """
+    Draw one picture of every task, with its name.
+
+    :param path: Where to save them.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(12, 5.7), layout="constrained")
+    for axis, (task, (state, n_steps, action)) in zip(axes.flat, POSES.items(), strict=True):
+        env: Any = gym.make(task, render_mode="rgb_array").unwrapped
+        env.set_state(state)
+        for step in range(n_steps):
+            env.step(np.array(action(step)))
+        axis.imshow(env.render())
+        axis.set_title(task)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        env.close()
+    figure.savefig(path, dpi=100)
+
+
 def main() -> None:
-    """Print the tables."""
+    """Print the tables, or draw the pictures."""
     parser = argparse.ArgumentParser(description="Speed and memory of the environments.")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS), metavar="ID", help="tasks to measure")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one round of one loop (default: %(default)s)")
     parser.add_argument("--memory-of", metavar="ID", choices=list(TASKS), help=argparse.SUPPRESS)
+    parser.add_argument("--pictures", metavar="PATH", help="draw a contact sheet of the tasks instead")
     options = parser.parse_args()
+    if options.pictures:
+        draw_contact_sheet(options.pictures)
+        return
     if options.memory_of:
         print(memory_of(options.memory_of, 10_000))
         return

@@ -44,11 +44,11 @@ def train(folder: Path, total_timesteps: int, seed: int) -> Path:
         make_vec_env(ENV_ID, 1, seed=seed + 1000),
         callback_on_new_best=stop,
         n_eval_episodes=N_EVAL_EPISODES,
-        eval_freq=10_000 // N_ENVS,
+        eval_freq=25_000 // N_ENVS,
         log_path=str(folder),
         verbose=0,
     )
-    model = APOIS("MlpPolicy", env, n_episodes=50, bound="max-ess", iw_norm="sn", seed=seed)
+    model = APOIS("LinearPolicy", env, n_episodes=30, bound="max-ess", iw_norm="sn", seed=seed)
     model.set_logger(configure(str(folder), ["csv"]))
     model.learn(total_timesteps, callback=evaluate, progress_bar=True)
     path = folder / "apois_inverted_pendulum.zip"
@@ -63,7 +63,7 @@ def draw_learning_curve(folder: Path) -> Path:
     :param folder: folder with ``progress.csv`` and ``evaluations.npz``
     :return: path of the picture
     """
-    log = pd.read_csv(folder / "progress.csv")
+    log = pd.read_csv(folder / "progress.csv").dropna(subset="train/ess")  # evaluations write rows of their own
     evaluations = np.load(folder / "evaluations.npz")
     steps = log["time/total_timesteps"]
 

@@ -1,5 +1,7 @@
 """Families of action distributions against torch.distributions, and samples against probabilities."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch as th
@@ -7,7 +9,7 @@ from gymnasium import spaces
 
 from sb3_pois.apois.action_distributions import make_action_distribution
 
-SPACES = {
+SPACES: dict[str, Any] = {
     "box": spaces.Box(-1.0, 1.0, (2,), np.float32),
     "matrix": spaces.Box(-1.0, 1.0, (2, 2), np.float64),
     "discrete": spaces.Discrete(3),

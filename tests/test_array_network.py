@@ -14,10 +14,11 @@ from sb3_pois.common.parameters import ParameterVector
 def test_equals_the_network(activation, bias):
     network = nn.Sequential(nn.Linear(3, 5, bias=bias), activation(), nn.Linear(5, 2, bias=bias))
     forward = array_network(network)
+    assert forward is not None
     x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     before = x.copy()
     np.testing.assert_allclose(forward(x), network(th.as_tensor(x)).detach(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(x, before), "the input is left alone"
+    np.testing.assert_array_equal(x, before, err_msg="the input is left alone")
 
 
 @pytest.mark.parametrize("layer", [nn.ELU(), nn.Dropout(), nn.LayerNorm(5), nn.Linear(5, 5).requires_grad_(False)])

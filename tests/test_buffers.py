@@ -13,7 +13,7 @@ ACTION_SPACE = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 def fill(buffer, n_envs, n_vec_steps, episode_of_env, observation=None):
     """Steps in which row value = 100 * episode + step within it, by a table of episodes per vector step."""
-    step_of = {}
+    step_of: dict[int, int] = {}
     for step in range(n_vec_steps):
         episodes = np.array([episode_of_env(env, step) for env in range(n_envs)])
         values = np.array([100 * e + step_of.get(e, 0) for e in episodes], dtype=np.float32)
@@ -104,6 +104,6 @@ def test_adding_copies_and_reset_forgets():
     buffer.add(obs, action, reward, None, np.array([0]))
     reward[:] = obs[:] = action[:] = 9.0
     buffer.pack(np.array([1]))
-    assert buffer.rewards[0] == 1.0 and (buffer.observations == 0.0).all() and (buffer.actions == 0.0).all()
+    assert buffer.rewards[0] == 1.0 and not np.asarray(buffer.observations).any() and not np.any(buffer.actions)
     buffer.reset()
     assert buffer.n_episodes == 0 and buffer.n_steps == 0 and len(buffer.rewards) == 0

@@ -36,7 +36,7 @@ def test_quickstart_and_deployment(capsys):
 
 
 def test_demo_in_short(tmp_path):
-    path = demo.train(tmp_path, total_timesteps=12_000, seed=0)
+    path = demo.train(tmp_path, total_timesteps=26_000, seed=0)
     assert path.exists()
     picture = demo.draw_learning_curve(tmp_path)
     assert picture.stat().st_size > 10_000

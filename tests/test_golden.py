@@ -88,9 +88,9 @@ class Float64Surrogate(DirectSurrogate):
         return super()._action_params(observations.double(), theta)
 
 
-def float64_direct_surrogate(policy, *args):
+def float64_direct_surrogate(policy, buffer, returns, bound, iw_norm, delta):
     policy.extract_features = lambda obs, extractor: extractor(obs.double())
-    return Float64Surrogate(policy, *args, max_chunk_steps=37)
+    return Float64Surrogate(policy, buffer, returns, bound, iw_norm, delta, max_chunk_steps=37)
 
 
 @pytest.fixture(scope="module", params=BATCHES)

@@ -153,8 +153,12 @@ def test_groups_search_as_if_alone(rule):
     together = line_search(value_of, start, value_of(start), gradient, slope, group_index, rule)
     for group in range(3):
         mine = group_index == group
+
+        def value_alone(theta, mine=mine):
+            return (-0.5 * curvatures[mine] * (theta - targets[mine]) ** 2).sum().reshape(1)
+
         alone = line_search(
-            lambda theta, mine=mine: (-0.5 * curvatures[mine] * (theta - targets[mine]) ** 2).sum().reshape(1),
+            value_alone,
             start[mine],
             value_of(start)[[group]],
             gradient[mine],

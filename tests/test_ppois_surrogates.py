@@ -87,11 +87,17 @@ def test_gradient_is_that_of_finite_differences(bound, iw_norm, groups):
         assert gradient[j].item() == pytest.approx(slope.item(), abs=1e-6)
 
 
-def test_gradient_of_the_quadratic_forms():
+def test_moments_are_the_transpose_of_the_quadratic_forms():
     noise = grouped_noise.GroupedNoise(draw_noise(), GROUPS, th.device("cpu"))
-    groups = th.tensor([True, False, True, True])
-    factors = [th.randn(N_PARAMS, dtype=th.float64, requires_grad=True) for _ in range(2)]
-    assert th.autograd.gradcheck(lambda q, l: noise.quadratic_forms(q, l, groups), factors)
+    wanted = th.tensor([True, False, True, True])
+    quadratic, linear = (th.randn(N_PARAMS, dtype=th.float64) for _ in range(2))
+    factors = th.randn(3, N_EPISODES, dtype=th.float64)
+    forms = noise.quadratic_forms(quadratic, linear, wanted)
+    squares = quadratic.numpy() * draw_noise().astype(float) ** 2 + linear.numpy() * draw_noise()
+    np.testing.assert_allclose(forms, [squares[:, GROUPS == m].sum(1) for m in (0, 2, 3)], rtol=1e-12)
+    first, second = noise.moments(factors, wanted)
+    assert (forms * factors).sum().item() == pytest.approx((linear @ first + quadratic @ second).item())
+    assert (first[GROUPS == 1] == 0.0).all() and (second[GROUPS == 1] == 0.0).all()
 
 
 @pytest.mark.parametrize("groups", [None, GROUPS])
@@ -125,8 +131,8 @@ def test_groups_that_stand_still_keep_their_value():
     surrogate, fresh = make_surrogate("max-ess", groups=GROUPS), make_surrogate("max-ess", groups=GROUPS)
     surrogate.value_and_gradient(BEHAVIORAL)
     computed = []
-    forms = surrogate.noise.forms
-    surrogate.noise.forms = lambda *args: computed.append(args[-1].tolist()) or forms(*args)
+    forms = surrogate.noise.quadratic_forms
+    surrogate.noise.quadratic_forms = lambda *args: computed.append(args[-1].tolist()) or forms(*args)
     target = BEHAVIORAL.clone()
     target[GROUPS.tolist().index(2)] += 0.3  # the mean of group 2 moves
     np.testing.assert_allclose(surrogate.value(target), fresh.value(target), rtol=1e-14)

@@ -85,6 +85,8 @@ class MlpPolicy(BasePolicy):
         )
         if weight_init not in WEIGHT_INITS:
             raise ValueError(f"weight_init is {weight_init!r}, but allowed are {', '.join(map(repr, WEIGHT_INITS))}")
+        if not math.isfinite(log_std_init):
+            raise ValueError(f"log_std_init is {log_std_init}, but must be a finite number")
         self.net_arch = hidden_sizes(net_arch, default=[] if issubclass(features_extractor_class, NatureCNN) else [64, 64])
         self.activation_fn = activation_fn
         self.log_std_init = log_std_init

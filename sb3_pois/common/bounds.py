@@ -148,7 +148,7 @@ def check_bound(bound: str) -> None:
     :param bound: name of the bound
     :raises ValueError: if it is unknown
     """
-    if bound not in BOUNDS:
+    if bound not in list(BOUNDS):  # a dict would hash whatever was given
         raise ValueError(f"bound is {bound!r}, but allowed are {', '.join(map(repr, BOUNDS))}")
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -16,12 +17,13 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, is_vecenv_wrapped
 from torch import nn
 
 from sb3_pois.common.bounds import check_bound, check_delta
@@ -132,6 +134,7 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_tol = line_search_tol
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
+        self._stats_window_size = stats_window_size  # the name under which SB3 keeps it
         self._validate_arguments()
         if isinstance(env, str) and horizon is not None:
             env = gym.wrappers.TimeLimit(maybe_make_env(env, verbose), horizon)  # type: ignore[arg-type]
@@ -184,6 +187,7 @@ class PoisAlgorithm(BaseAlgorithm):
                 check_integer(name, getattr(self, name), least=1)
         for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
+        check_integer("stats_window_size", self._stats_window_size, least=1)
         for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
             check_number(name, getattr(self, name))
         if not 0.0 <= self.gamma <= 1.0:
@@ -212,6 +216,13 @@ class PoisAlgorithm(BaseAlgorithm):
             if verbose >= 1:
                 print("Wrapping the vector environment in a GymnasiumVecEnv.")
             env = GymnasiumVecEnv(env)
+        if is_vecenv_wrapped(env, VecFrameStack):
+            adapter = env.unwrapped
+            if isinstance(adapter, GymnasiumVecEnv) and adapter.autoreset_mode == AutoresetMode.NEXT_STEP:
+                raise ValueError(
+                    "VecFrameStack is around a vector environment with AutoresetMode.NEXT_STEP, where it stacks the last "
+                    "observation of an episode under the first of the next one: make it with AutoresetMode.SAME_STEP"
+                )
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     @classmethod
@@ -244,7 +255,11 @@ class PoisAlgorithm(BaseAlgorithm):
             raise ValueError(f"{cls.__name__}.load got {', '.join(unknown)}, but allowed are {', '.join(sorted(allowed))}")
         if "stats_window_size" in kwargs:
             kwargs["_stats_window_size"] = kwargs.pop("stats_window_size")
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)  # type: ignore[arg-type]
+        model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)  # type: ignore[arg-type]
+        for name in ("ep_info_buffer", "ep_success_buffer"):  # a length that was changed on loading
+            if getattr(model, name) is not None:
+                setattr(model, name, deque(getattr(model, name), maxlen=model._stats_window_size))
+        return model
 
     def save(
         self,
@@ -341,12 +356,13 @@ class PoisAlgorithm(BaseAlgorithm):
             new_obs, rewards, dones, infos = env.step(to_env_actions(actions, schedule))
             self.num_timesteps += env.num_envs
             n_vec_steps += 1
+            rewards = rewards.astype(np.float32, copy=False)  # SubprocVecEnv has float64, unlike DummyVecEnv
 
             skipped = [i for i in started.tolist() if RESET_STEP in infos[i]]  # a step that only reset the environment
             active = None if schedule.all_active and not skipped else schedule.active.copy()
             if active is not None:
                 active[skipped] = False
-                rewards, dones = np.where(active, rewards, 0.0).astype(rewards.dtype), dones & active
+                rewards, dones = np.where(active, rewards, np.float32(0.0)), dones & active
                 infos = [info if keep else {} for info, keep in zip(infos, active, strict=True)]
             _check_finite("reward", rewards, schedule, n_vec_steps)
             _check_finite("observation", new_obs, schedule, n_vec_steps)
@@ -415,6 +431,7 @@ class PoisAlgorithm(BaseAlgorithm):
             if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
                 break
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            self.policy.set_training_mode(False)  # a callback may have switched it on
             self.train()
             self._log_policy()
             self._n_updates += 1
@@ -516,7 +533,8 @@ class _EnvActions:
 
     def __init__(self, action_space: spaces.Space) -> None:
         self.box = action_space if isinstance(action_space, spaces.Box) else None
-        idle = np.zeros(action_space.shape or (), dtype=action_space.dtype)
+        first = getattr(action_space, "start", 0)  # Discrete spaces need not start at 0
+        idle = np.full(action_space.shape or (), first, dtype=action_space.dtype)
         self.idle_action = idle if self.box is None else np.clip(idle, self.box.low, self.box.high)
 
     def __call__(self, actions: np.ndarray, schedule: EpisodeSchedule) -> np.ndarray:

@@ -66,8 +66,7 @@ class TaskEnv(gym.Env[Any, Any]):
         :raises ValueError: if the action has the wrong shape or type or is NaN.
         :raises RuntimeError: before the first reset.
         """
-        if not self._is_running:
-            raise ResetNeeded(self._simulation.task)
+        self._require_reset("step")
         controls = self._simulation.controls(action, (self._simulation.action_dim,))
         observations, rewards, terminated = self._simulation.step(controls)
         self._show()
@@ -80,8 +79,7 @@ class TaskEnv(gym.Env[Any, Any]):
         :return: Shape ``(state_dim,)``.
         :raises RuntimeError: before the first reset.
         """
-        if not self._is_running:
-            raise ResetNeeded(self._simulation.task)
+        self._require_reset("get_state")
         return self._simulation.get_state(0)
 
     def set_state(self, state: ArrayLike) -> None:
@@ -94,6 +92,10 @@ class TaskEnv(gym.Env[Any, Any]):
         self._simulation.set_state(0, state)
         self._is_running = True
 
+    def _require_reset(self, method: str) -> None:
+        if not self._is_running:
+            raise ResetNeeded(self._simulation.task, method)
+
     def _show(self) -> None:
         if self.render_mode == "human":
             self._viewer.show([self._viewer.picture(self._simulation, 0)])
@@ -103,7 +105,9 @@ class TaskEnv(gym.Env[Any, Any]):
         Picture of the world.
 
         :return: Shape ``(height, width, 3)`` in mode ``"rgb_array"``, else None: a window is kept up to date by itself.
+        :raises RuntimeError: before the first reset.
         """
+        self._require_reset("render")
         if self.render_mode == "rgb_array":
             return self._viewer.picture(self._simulation, 0)
         if self.render_mode is None:

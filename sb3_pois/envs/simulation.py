@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
@@ -283,6 +284,20 @@ class NoiseStreams:
             generator.random(out=self._noise[index])
 
 
+class ResetNeeded(gym.error.ResetNeeded, RuntimeError):
+    """
+    An environment was used before its first reset.
+
+    :param task: Id of the task.
+    :param method: What was called too early.
+    :param index: Which environment of a batch, or None for a single one.
+    """
+
+    def __init__(self, task: str, method: str, index: int | None = None):
+        where = "" if index is None else f" (environment {index} of the batch has not been reset)"
+        super().__init__(f"{task}: call reset() before {method}(){where}")
+
+
 class Batch:
     """
     A batch of environments: worlds, their random streams, their step counts and their automatic resets.
@@ -333,6 +348,18 @@ class Batch:
         self._all_running = bool(self._is_running.all())
         return self._restart(indices)
 
+    def get_state(self, index: int) -> FloatArray:
+        """
+        The full state of one environment.
+
+        :param index: The environment.
+        :return: The state, see :meth:`Simulation.get_state`.
+        :raises RuntimeError: before its first reset.
+        """
+        if not self._is_running[index]:
+            raise ResetNeeded(self.task, "get_state", index)
+        return self.simulation.get_state(index)
+
     def resume(self, index: int, state: ArrayLike) -> None:
         """
         Start an episode in a given state.
@@ -362,7 +389,7 @@ class Batch:
         :raises RuntimeError: before the first reset.
         """
         if not self._all_running:
-            raise ResetNeeded(self.task, int(np.flatnonzero(~self._is_running)[0]))
+            raise ResetNeeded(self.task, "step", int(np.flatnonzero(~self._is_running)[0]))
         controls = self.simulation.controls(actions, self._action_shape)
         observations, rewards, terminated = self.simulation.step(controls)
         self._elapsed += 1
@@ -372,19 +399,6 @@ class Batch:
         if ended.size:
             observations[ended] = self._restart(ended)
         return observations, rewards, terminated, truncated, ended, last_observations
-
-
-class ResetNeeded(RuntimeError):
-    """
-    An environment was used before its first reset.
-
-    :param task: Id of the task.
-    :param index: Which environment of a batch, or None for a single one.
-    """
-
-    def __init__(self, task: str, index: int | None = None):
-        where = "" if index is None else f" (environment {index} of the batch has not been reset)"
-        super().__init__(f"{task}: call reset() before step(){where}")
 
 
 def make_simulation(task: str, n_worlds: int) -> Simulation:

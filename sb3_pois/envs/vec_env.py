@@ -222,7 +222,7 @@ class EnvView:
 
         :return: Shape ``(state_dim,)``.
         """
-        return self._vec_env.batch.simulation.get_state(self._index)
+        return self._vec_env.batch.get_state(self._index)
 
     def set_state(self, state: ArrayLike) -> None:
         """

@@ -63,5 +63,9 @@ class HyperpolicyBuffer(EpisodeRolloutBuffer):
         :param episode_lengths: number of steps to keep of the first episodes in launch order, shape (n_episodes,)
         """
         super().pack(episode_lengths)
-        self.noise = np.concatenate(self._noise_blocks)[: self.n_episodes]
-        self._noise_blocks = []
+        self.noise = np.empty((self.n_episodes, len(self.mean)), dtype=np.float32)
+        end = 0
+        while self._noise_blocks:
+            block = self._noise_blocks.pop(0)  # releases its memory as soon as it is copied
+            start, end = end, end + len(block)
+            self.noise[start:end] = block[: self.n_episodes - start]

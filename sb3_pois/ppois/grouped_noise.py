@@ -1,7 +1,7 @@
 """The noise of a batch of controllers, laid out so that matrix products over groups of parameters are cheap."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch as th
@@ -39,25 +39,22 @@ class GroupedNoise:
         order_of_params = np.argsort(place_of_group[group_index], kind="stable")
         self.order_of_groups = th.as_tensor(order_of_groups, device=device)
         self.place_of_group = th.as_tensor(place_of_group, device=device)
-        self.order_of_params = th.as_tensor(order_of_params, device=device)
+        in_order = np.array_equal(order_of_params, np.arange(self.n_params))
+        self.order_of_params = slice(None) if in_order else th.as_tensor(order_of_params, device=device)
         self.chunks = [
-            chunk._replace(noise=th.as_tensor(_noise_of(chunk, noise, order_of_params), device=device))
+            chunk._replace(noise=th.as_tensor(_noise_of(chunk, noise, None if in_order else order_of_params), device=device))
             for chunk in _plan_chunks(sizes[order_of_groups], self.n_episodes, CHUNK_SIZE.get(device.type, 2**24))
         ]
 
     def quadratic_forms(self, quadratic: th.Tensor, linear: th.Tensor, groups: th.Tensor) -> th.Tensor:
         r"""
-        For every group m and episode i, :math:`\sum_{j \in m} q_j z_{ij}^2 + l_j z_{ij}`; differentiable in q and l.
+        For every group m and episode i, :math:`\sum_{j \in m} q_j z_{ij}^2 + l_j z_{ij}`.
 
         :param quadratic: factors q, float64, shape (n_params,)
         :param linear: factors l, float64, shape (n_params,)
         :param groups: mask of the groups that are wanted, shape (n_groups,)
         :return: float64, shape (n_groups wanted, n_episodes)
         """
-        return _QuadraticForms.apply(quadratic, linear, self, groups)
-
-    def forms(self, quadratic: th.Tensor, linear: th.Tensor, groups: th.Tensor) -> th.Tensor:
-        """Compute :meth:`quadratic_forms`."""
         quadratic, linear = quadratic[self.order_of_params], linear[self.order_of_params]
         forms = th.empty(self.n_groups, self.n_episodes, dtype=th.float64, device=quadratic.device)
         for chunk in self._chunks_of(groups):
@@ -84,26 +81,13 @@ class GroupedNoise:
             weights = factors_in_order[chunk.groups, chunk.episodes].unsqueeze(2)
             sums[0, chunk.params] += (noise @ weights).flatten()
             sums[1, chunk.params] += (noise.square_() @ weights).flatten()
-        first, second = th.empty_like(sums).index_copy(1, self.order_of_params, sums)
-        return first, second
+        if not isinstance(self.order_of_params, slice):
+            sums = th.empty_like(sums).index_copy(1, self.order_of_params, sums)
+        return sums[0], sums[1]
 
     def _chunks_of(self, groups: th.Tensor) -> Iterator[_Chunk]:
         wanted = groups[self.order_of_groups].tolist()
         return (chunk for chunk in self.chunks if any(wanted[chunk.groups]))
-
-
-class _QuadraticForms(th.autograd.Function):
-    """Quadratic forms whose backward pass goes through the noise once more rather than keeping copies of it."""
-
-    @staticmethod
-    def forward(ctx: Any, quadratic: th.Tensor, linear: th.Tensor, noise: GroupedNoise, groups: th.Tensor) -> th.Tensor:
-        ctx.noise, ctx.groups = noise, groups
-        return noise.forms(quadratic, linear, groups)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: th.Tensor) -> tuple[th.Tensor, th.Tensor, None, None]:
-        first, second = ctx.noise.moments(gradient, ctx.groups)
-        return second, first, None, None
 
 
 def _plan_chunks(sizes: np.ndarray, n_episodes: int, chunk_size: int) -> Iterator[_Chunk]:
@@ -120,7 +104,11 @@ def _plan_chunks(sizes: np.ndarray, n_episodes: int, chunk_size: int) -> Iterato
                 yield _Chunk(th.empty(0), params, groups, slice(row, min(row + n_rows, n_episodes)))
 
 
-def _noise_of(chunk: _Chunk, noise: np.ndarray, order_of_params: np.ndarray) -> np.ndarray:
-    """Noise of a chunk, shape (n_chunk_groups, group_size, n_chunk_episodes)."""
-    values = noise[chunk.episodes][:, order_of_params[chunk.params]]
-    return np.ascontiguousarray(values.T).reshape(chunk.groups.stop - chunk.groups.start, -1, len(values))
+def _noise_of(chunk: _Chunk, noise: np.ndarray, order_of_params: np.ndarray | None) -> np.ndarray:
+    """Noise of a chunk, shape (n_chunk_groups, group_size, n_chunk_episodes); a view where the order is the given one."""
+    rows = noise[chunk.episodes]
+    if order_of_params is None:
+        values = rows[:, chunk.params].T
+    else:
+        values = np.ascontiguousarray(rows[:, order_of_params[chunk.params]].T)
+    return values.reshape(chunk.groups.stop - chunk.groups.start, -1, len(rows))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from envs_helpers import TASKS, can_draw, make_env, random_actions
@@ -123,9 +124,12 @@ def test_bad_input_is_named(task):
     env = make_env(task).unwrapped
     dim = env.action_space.shape[0]
     good = np.zeros(dim, dtype=np.float32)
-    with pytest.raises(RuntimeError, match=rf"{task}.*reset\(\) before step"):
-        env.step(good)
-    with pytest.raises(RuntimeError, match=task):
+    for too_early in (make_env(task), env):
+        with pytest.raises(gym.error.ResetNeeded, match=rf"{task}: call reset\(\) before step\(\)"):
+            too_early.step(good)
+        with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\) before render\(\)"):
+            too_early.render()
+    with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\) before get_state\(\)"):
         env.get_state()
     env.reset(seed=0)
     for bad in (

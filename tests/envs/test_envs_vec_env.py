@@ -45,6 +45,22 @@ def test_equals_dummy_vec_env(task):
     assert ours.reset_infos == theirs.reset_infos
 
 
+def test_an_episode_that_ends_by_itself_at_the_limit_was_not_cut():
+    vec_env = make_vec_env("POIS/Cartpole-v0", 1, seed=0)
+    vec_env.reset()
+    action = np.ones((1, 1))
+    n_steps = 1
+    while not vec_env.step(action)[2][0]:
+        n_steps += 1
+    for limit, was_cut in ((n_steps, False), (n_steps - 1, True)):
+        limited = make_vec_env("POIS/Cartpole-v0", 1, seed=0, max_episode_steps=limit)
+        limited.reset()
+        for _ in range(limit):
+            _, _, dones, infos = limited.step(action)
+        assert dones[0]
+        assert infos[0]["TimeLimit.truncated"] is was_cut
+
+
 def test_seeds_are_used_once_at_the_next_reset():
     vec_env = make_vec_env("POIS/Cartpole-v0", 3, seed=8)
     first = vec_env.reset()
@@ -115,6 +131,8 @@ def test_one_environment_can_be_reset_alone():
 @pytest.mark.parametrize("task", TASKS)
 def test_bad_input_is_named(task):
     vec_env = make_vec_env(task, 2)
+    with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\) before get_state\(\) \(environment 1 of"):
+        vec_env.env_method("get_state", indices=1)
     dim = vec_env.action_space.shape[0]
     with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\)"):
         vec_env.step(np.zeros((2, dim)))

@@ -1,0 +1,1 @@
+"""Environments, policies and callbacks that several tests need."""

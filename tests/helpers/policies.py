@@ -1,0 +1,30 @@
+"""Policy parts that users write."""
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+
+
+class ScalingExtractor(BaseFeaturesExtractor):
+    """A features extractor with a parameter of its own."""
+
+    def __init__(self, observation_space: spaces.Space, features_dim: int = 5) -> None:
+        super().__init__(observation_space, features_dim)
+        self.layer = nn.Linear(int(np.prod(observation_space.shape or ())), features_dim)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return th.tanh(self.layer(observations.flatten(1).float()))
+
+
+class NoisyExtractor(ScalingExtractor):
+    """A features extractor with dropout and batch normalisation."""
+
+    def __init__(self, observation_space: spaces.Space, features_dim: int = 8) -> None:
+        super().__init__(observation_space, features_dim)
+        self.norm = nn.BatchNorm1d(features_dim)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.dropout(self.norm(super().forward(observations)))

@@ -1,0 +1,171 @@
+"""
+The algorithms under test, in one table. A new algorithm is tested by being entered here.
+
+What differs between algorithms stands in their rows; no test asks which algorithm it has.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import configure_logger
+
+from sb3_pois import APOIS
+from sb3_pois.apois.surrogates import make_surrogate
+from sb3_pois.common.parameters import ParameterVector
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    What the tests need to know of an algorithm.
+
+    :param algorithm: the class, a ``PoisAlgorithm``
+    :param kwargs: arguments that make a batch small
+    :param action_spaces: action spaces that it supports
+    :param policies: aliases of its policies for vectors
+    :param image_policy: alias of its policy for images; None if it has none
+    :param has_features_extractors: whether its policies take a features extractor
+    :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
+    :param log_weights: log importance weights of the batch at the model's parameters, which are still the behavioral ones
+    :param options: its options, each with two values that have to make a difference
+    :param neutral_options: options with two values that must make no difference beyond rounding
+    :param contexts: arguments without which an option has no effect, by option
+    :param bad_values: values that the constructor refuses, with what the message says besides name and value
+    :param identity_kwargs: arguments with which it solves an identity task
+    :param identity_timesteps: number of steps that this takes
+    """
+
+    algorithm: Any  # type[PoisAlgorithm], with a constructor of its own
+    kwargs: dict[str, Any]
+    action_spaces: tuple[Any, ...]  # classes
+    policies: tuple[str, ...]
+    image_policy: str | None
+    has_features_extractors: bool
+    has_std_for_discrete_actions: bool
+    log_weights: Callable[[Any], np.ndarray]
+    options: list[tuple[str, Any, Any]]
+    neutral_options: list[tuple[str, Any, Any]]
+    contexts: dict[str, dict[str, Any]]
+    bad_values: list[tuple[str, Any, str]]
+    identity_kwargs: dict[str, Any]
+    identity_timesteps: int
+
+    def make(self, env: Any, policy: Any = "MlpPolicy", **kwargs: Any) -> Any:
+        """A model with small batches."""
+        if kwargs.get("batch_timesteps") is not None:
+            kwargs.setdefault("n_episodes", None)
+        return self.algorithm(policy, env, **{**self.kwargs, **kwargs})
+
+    def supports(self, action_space: spaces.Space) -> bool:
+        return isinstance(action_space, self.action_spaces)
+
+
+# Options that the algorithms share, each with two values that have to make a difference
+OPTIONS: list[tuple[str, Any, Any]] = [
+    ("n_episodes", 6, 12),
+    ("batch_timesteps", None, 30),
+    ("horizon", None, 3),
+    ("gamma", 1.0, 0.9),
+    ("delta", 0.4, 0.05),
+    ("delta", 0.4, 1.0),
+    *(("bound", "max-d2", bound) for bound in ("J", "std-d2", "max-ess", "std-ess")),
+    ("iw_norm", "none", "sn"),
+    ("center_returns", True, False),
+    ("natural_gradient", True, False),
+    ("n_offline_iters", 10, 1),
+    ("line_search", "parabolic", "binary"),
+    ("line_search_max_iter", 30, 1),
+    ("line_search_tol", 1e-4, 0.1),
+    ("line_search_initial_step", 1.0, 0.1),
+    ("gradient_tol", 1e-4, 1e3),
+    ("stats_window_size", 100, 7),
+    ("verbose", 0, 1),
+    ("seed", 0, 3),
+]
+# Values that the algorithms refuse, with what the message says is allowed
+BAD_VALUES: list[tuple[str, Any, str]] = [
+    *(("n_episodes", value, "integer >= 1") for value in (0, -3, 2.5, True, "many")),
+    *(("batch_timesteps", value, "integer >= 1") for value in (0, -1, 1.5)),
+    *(("horizon", value, "integer >= 1") for value in (0, -1, 10.0)),
+    *(("gamma", value, r"\[0, 1\]") for value in (-0.1, 1.1)),
+    *(("gamma", value, "finite number") for value in (np.nan, np.inf, "1", None)),
+    *(("delta", value, r"\(0, 1\]") for value in (0.0, -0.2, 1.5)),
+    *(("delta", value, "finite number") for value in (np.nan, None, True)),
+    *(("bound", value, "'max-d2'") for value in ("max-d3", "", None, "j", ["J"])),
+    *(("iw_norm", value, "'none', 'sn'") for value in ("regression", "SN", None, True)),
+    *(("center_returns", value, "True or False") for value in (None, 1, "yes")),
+    *(("natural_gradient", value, "True or False") for value in (None, 0, "no")),
+    *(("n_offline_iters", value, "integer >= 1") for value in (0, -1, 1.5, None)),
+    *(("line_search", value, "'parabolic', 'binary'") for value in ("armijo", None)),
+    *(("line_search_max_iter", value, "integer >= 1") for value in (0, 2.0)),
+    *(("line_search_tol", value, ">= 0") for value in (-1e-9,)),
+    *(("line_search_tol", value, "finite number") for value in (np.nan, np.inf, None)),
+    *(("line_search_initial_step", value, "> 0") for value in (0.0, -1.0)),
+    *(("line_search_initial_step", value, "finite number") for value in (np.inf, None)),
+    *(("gradient_tol", value, ">= 0") for value in (-1.0,)),
+    *(("gradient_tol", value, "finite number") for value in (np.nan, None)),
+    *(("stats_window_size", value, "integer >= 1") for value in (0, -1, 1.5)),
+]
+
+
+def log_weights_of_apois(model: APOIS) -> np.ndarray:
+    returns = th.as_tensor(model.rollout_buffer.episode_returns())
+    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns, "J", "none", 1.0, 7)
+    return surrogate.episode_terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
+
+
+CASES = {
+    "APOIS": Case(
+        algorithm=APOIS,
+        kwargs=dict(n_episodes=6, seed=0),
+        action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+        policies=("LinearPolicy", "MlpPolicy"),
+        image_policy="CnnPolicy",
+        has_features_extractors=True,
+        has_std_for_discrete_actions=False,
+        log_weights=log_weights_of_apois,
+        options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
+        neutral_options=[("max_chunk_steps", 16_384, 5)],
+        contexts={"fisher_damping": dict(natural_gradient=True)},
+        bad_values=[
+            *BAD_VALUES,
+            *(("fisher_damping", value, "> 0") for value in (0.0, -1.0)),
+            ("fisher_damping", np.nan, "finite number"),
+            *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
+        ],
+        identity_kwargs=dict(n_episodes=200, delta=0.2, seed=0),
+        identity_timesteps=20_000,
+    ),
+}
+
+for_each_algorithm = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def collect(model: Any, callback: BaseCallback | None = None) -> Any:
+    """Collect one batch without training on it; the buffer."""
+    model.set_logger(configure_logger(0))
+    _, run_callback = model._setup_learn(1, callback, model.num_timesteps == 0)
+    run_callback.on_training_start(locals(), globals())
+    model.collect_rollouts(model.env, run_callback, model.rollout_buffer)
+    return model.rollout_buffer
+
+
+def parameters_of(model: Any) -> dict[str, np.ndarray]:
+    """A copy of all that the policy has learned."""
+    return {name: value.detach().numpy().copy() for name, value in model.policy.state_dict().items()}
+
+
+def assert_same_parameters(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def differ(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return any(not np.array_equal(value, other[name]) for name, value in one.items())

@@ -1,0 +1,156 @@
+"""Policies of the user's making."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
+
+from tests.helpers.envs import AnySpacesEnv, ControlEnv
+from tests.helpers.policies import NoisyExtractor, ScalingExtractor
+from tests.registry import CASES, Case, assert_same_parameters, collect, differ, for_each_algorithm, parameters_of
+
+CASES_WITH_EXTRACTORS = pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.has_features_extractors]
+)
+
+
+def hidden_sizes(model: Any) -> list[int]:
+    linear = [module for module in model.policy.modules() if isinstance(module, nn.Linear)]
+    return [layer.out_features for layer in linear[:-1]]
+
+
+@for_each_algorithm
+@pytest.mark.parametrize(
+    "net_arch, sizes", [(None, [64, 64]), ([], []), ([5], [5]), ([12, 3, 4], [12, 3, 4]), (dict(pi=[6, 2]), [6, 2])]
+)
+def test_net_arch(case: Case, net_arch: Any, sizes: list[int]) -> None:
+    model = case.make(ControlEnv(), policy_kwargs=dict(net_arch=net_arch))
+    assert hidden_sizes(model) == sizes
+    before = parameters_of(model)
+    model.learn(24)
+    assert differ(before, parameters_of(model))
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("net_arch", [dict(pi=[4], vf=[4]), dict(vf=[4]), [0], [4, -1], [2.5], ["8"]], ids=str)
+def test_bad_net_arch(case: Case, net_arch: Any) -> None:
+    with pytest.raises(ValueError, match="net_arch"):
+        case.make(ControlEnv(), policy_kwargs=dict(net_arch=net_arch))
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("activation_fn", [nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU])
+def test_activation_fn(case: Case, activation_fn: type[nn.Module]) -> None:
+    model = case.make(ControlEnv(), policy_kwargs=dict(net_arch=[8], activation_fn=activation_fn))
+    assert any(type(module) is activation_fn for module in model.policy.modules())
+    model.learn(24)
+
+
+@CASES_WITH_EXTRACTORS
+@pytest.mark.parametrize("features_dim", [4, 9])
+def test_features_extractor_is_trained(case: Case, features_dim: int) -> None:
+    kwargs = dict(features_extractor_class=ScalingExtractor, features_extractor_kwargs=dict(features_dim=features_dim))
+    model = case.make(ControlEnv(), policy_kwargs=kwargs)
+    assert isinstance(model.policy.features_extractor, ScalingExtractor)
+    assert model.policy.features_extractor.features_dim == features_dim
+    before = parameters_of(model)
+    model.learn(72)
+    after = parameters_of(model)
+    name = "features_extractor.layer.weight"
+    assert not np.array_equal(before[name], after[name])
+
+
+@for_each_algorithm
+def test_frozen_parameters_stay(case: Case) -> None:
+    model = case.make(ControlEnv(), policy_kwargs=dict(net_arch=[4]))
+    frozen = next(name for name, parameter in model.policy.named_parameters() if name.endswith("weight"))
+    dict(model.policy.named_parameters())[frozen].requires_grad_(False)
+    before = parameters_of(model)
+    model.learn(72)
+    after = parameters_of(model)
+    np.testing.assert_array_equal(before[frozen], after[frozen])
+    assert differ(before, after)
+
+
+@for_each_algorithm
+def test_own_subclass_of_a_policy(case: Case, tmp_path: Any) -> None:
+    class Mine(case.algorithm.policy_aliases["MlpPolicy"]):  # type: ignore[name-defined]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "net_arch": [3]})
+
+    model = case.make(ControlEnv(), Mine).learn(24)
+    assert hidden_sizes(model) == [3]
+    model.save(tmp_path / "model")
+    loaded = case.algorithm.load(tmp_path / "model")
+    assert_same_parameters(parameters_of(model), parameters_of(loaded))
+
+
+@for_each_algorithm
+def test_other_policies_are_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match="Policy NoSuchPolicy unknown"):
+        case.make(ControlEnv(), "NoSuchPolicy")
+    with pytest.raises((ValueError, TypeError), match="ActorCriticPolicy"):
+        case.make(ControlEnv(), ActorCriticPolicy)
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("keyword", ["learning_rate", "use_sde", "sde_sample_freq", "ent_coef", "n_steps"])
+def test_keywords_that_do_not_exist(case: Case, keyword: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
+        case.algorithm("MlpPolicy", ControlEnv(), **{keyword: 1})
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("keyword", ["use_sde", "squash_output", "share_features_extractor", "optimizer_class", "ortho_init"])
+def test_policy_keywords_that_do_not_exist(case: Case, keyword: str) -> None:
+    with pytest.raises(TypeError, match=keyword):
+        case.make(ControlEnv(), policy_kwargs={keyword: True})
+
+
+@for_each_algorithm
+def test_policy_kwargs_are_not_changed(case: Case) -> None:
+    policy_kwargs: dict[str, Any] = dict(net_arch=dict(pi=[4]))
+    case.make(ControlEnv(), policy_kwargs=policy_kwargs).learn(24)
+    assert policy_kwargs == dict(net_arch=dict(pi=[4]))
+
+
+@for_each_algorithm
+def test_linear_policy_is_linear(case: Case) -> None:
+    model = case.make(AnySpacesEnv(spaces.Box(-9, 9, (3,)), spaces.Box(-99, 99, (2,), np.float32)), "LinearPolicy").learn(48)
+    observation = np.array([0.3, -0.1, 0.7], dtype=np.float32)
+    one, two = (model.predict(observation * scale, deterministic=True)[0] for scale in (1.0, 2.0))
+    np.testing.assert_allclose(2.0 * one, two, rtol=1e-5)
+    assert abs(one).max() > 0.0
+
+    with_bias = case.make(ControlEnv(), "LinearPolicy", policy_kwargs=dict(with_bias=True))
+    assert sum(p.numel() for p in with_bias.policy.parameters()) > sum(
+        p.numel() for p in case.make(ControlEnv(), "LinearPolicy").policy.parameters()
+    )
+
+
+@for_each_algorithm
+def test_there_is_no_critic(case: Case) -> None:
+    for policy in case.policies:
+        names = list(parameters_of(case.make(ControlEnv(), policy)))
+        assert not any("value" in name or "critic" in name for name in names)
+
+
+@for_each_algorithm
+def test_buffer_holds_arrays_and_no_graph(case: Case) -> None:
+    buffer = collect(case.make(ControlEnv()))
+    for name in ("observations", "actions", "rewards", "episode_lengths"):
+        assert isinstance(getattr(buffer, name), np.ndarray)
+    assert not any(isinstance(value, th.Tensor) for value in vars(buffer).values())
+
+
+@CASES_WITH_EXTRACTORS
+def test_noisy_extractor_learns(case: Case) -> None:
+    with pytest.warns(UserWarning, match="evaluation mode"):
+        model = case.make(ControlEnv(), policy_kwargs=dict(features_extractor_class=NoisyExtractor))
+    before = parameters_of(model)
+    model.learn(48)
+    assert differ(before, parameters_of(model))
