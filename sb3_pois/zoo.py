@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
 from sb3_pois import APOIS, PPOIS, envs
@@ -33,7 +34,7 @@ except ImportError as error:
         sys.exit(f"{error}. {INSTALL_HINT}")
     raise ImportError(f"{error}. {INSTALL_HINT}") from error
 
-ALGORITHMS = {"apois": APOIS, "ppois": PPOIS}
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"apois": APOIS, "ppois": PPOIS}
 
 # Our commands and the modules of RL Zoo that hold them
 COMMANDS = {
@@ -66,18 +67,16 @@ class PoisExperimentManager(ExperimentManager):
     ``sb3_pois.envs`` run in their native vector environments. Studies also decide whether observations are normalised.
 
     :param args: as RL Zoo's
-    :param config: hyperparameter file; None for the algorithm's own
-    :param trial_id: trial whose hyperparameters are loaded from the study
     :param kwargs: as RL Zoo's
     """
 
-    def __init__(self, *args: Any, config: str | None = None, trial_id: int | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, config=config, trial_id=trial_id, **kwargs)
-        shipped = HYPERPARAMS_FOLDER / (config or f"{self.algo}.yml")
-        if shipped.is_file() and not (config and Path(config).exists()):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        shipped = HYPERPARAMS_FOLDER / (kwargs.get("config") or f"{self.algo}.yml")
+        if shipped.is_file() and not Path(self.config).exists():
             self.config = str(shipped)
-        if trial_id is not None:
-            self.trial_id = str(trial_id)  # type: ignore[assignment]  # RL Zoo takes the number 0 for no trial
+        if self.trial_id is not None:
+            self.trial_id = str(self.trial_id)  # type: ignore[assignment]  # RL Zoo takes the number 0 for no trial
 
     def load_trial(
         self, storage: str, study_name: str, trial_id: int | str | None = None, convert: bool = True

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from sb3_pois import APOIS, PPOIS, zoo
 from sb3_pois.envs import TASKS, TaskVecEnv
 
-ALGORITHMS = {"apois": APOIS, "ppois": PPOIS}
+ALGORITHMS: dict[str, type[APOIS] | type[PPOIS]] = {"apois": APOIS, "ppois": PPOIS}
 HYPERPARAMS_FILES = sorted(zoo.HYPERPARAMS_FOLDER.glob("*.yml"))
 CARTPOLE = "POIS/Cartpole-v0"
 TINY = {"n_timesteps": 60, "n_envs": 2, "n_episodes": 4, "policy": "LinearPolicy"}
@@ -145,7 +146,7 @@ def test_separate_environments_where_something_needs_them(kwargs: dict, tmp_path
 
 
 def test_env_kwargs_reach_native_environments(tmp_path: Path) -> None:
-    kwargs = {"env_kwargs": {"max_episode_steps": 7}, "eval_env_kwargs": {"max_episode_steps": 9}}
+    kwargs: dict[str, Any] = {"env_kwargs": {"max_episode_steps": 7}, "eval_env_kwargs": {"max_episode_steps": 9}}
     manager = make_manager(tmp_path, env="POIS/Acrobot-v0", **kwargs)
     training, evaluation = set_up(manager).env, manager.callbacks[-1].eval_env  # type: ignore[attr-defined]
     assert training is not None
@@ -160,12 +161,12 @@ def test_native_environments_are_seeded_as_separate_ones(tmp_path: Path) -> None
     native = make_manager(tmp_path, seed=5).create_envs(3, no_log=True)
     separate = make_manager(tmp_path, seed=5, env_kwargs={"disable_env_checker": True}).create_envs(3, no_log=True)
     assert layers(native)[-1] is TaskVecEnv and layers(separate) == [DummyVecEnv]
-    np.testing.assert_allclose(native.reset(), separate.reset(), atol=1e-6)
+    np.testing.assert_allclose(np.asarray(native.reset()), np.asarray(separate.reset()), atol=1e-6)
     rng = np.random.default_rng(0)
     for _ in range(20):
         actions = rng.uniform(-1, 1, (3, 1)).astype(np.float32)
         for ours, theirs in zip(native.step(actions)[:3], separate.step(actions)[:3], strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-4)
+            np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=1e-4)
 
 
 def test_callback_of_the_hyperparameters_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_plots(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plt.gca().has_data()
     run(monkeypatch, trained, "all_plots -a apois -e CartPole-v1 -f logs -o plots --no-display -min 200")
     assert (trained / "plots.pkl").is_file()
-    run(monkeypatch, trained, "plot_from_file -i plots.pkl -o curve --format png")
+    run(monkeypatch, trained, "plot_from_file -i plots.pkl -o curve.png --format png")
     assert (trained / "curve.png").read_bytes().startswith(b"\x89PNG")
     plt.close("all")
 
