@@ -177,7 +177,6 @@ def test_callback_of_the_hyperparameters_is_called(tmp_path: Path, monkeypatch: 
     assert model.num_timesteps < 2_000
 
 
-@pytest.mark.slow
 def test_subprocesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = "-n 60 -params n_envs:2 n_episodes:4 --eval-freq 40 --eval-episodes 1"
     run(monkeypatch, tmp_path, f"train --algo apois --env {CARTPOLE} {tiny} --vec-env subproc")
