@@ -240,7 +240,6 @@ def test_device_stays_cpu(case: Case, tmp_path: Path, monkeypatch: pytest.Monkey
     model = case.make(ControlEnv(), seed=None)
     assert model.device == th.device("cpu")
     model.save(tmp_path / "model")
-    monkeypatch.setattr(th.cuda, "is_available", lambda: False)
     loaded = case.algorithm.load(tmp_path / "model")
     assert loaded.device == th.device("cpu")
     for parameter in loaded.policy.parameters():
@@ -376,13 +375,11 @@ def test_training_continues_from_what_was_saved(case: Case, tmp_path: Path) -> N
 @for_each_algorithm
 def test_draws_after_a_load_continue_and_do_not_replay(case: Case, tmp_path: Path) -> None:
     model = case.make(ControlEnv(), seed=3)
-    first = collect(model).actions.copy()
-    model.train()
-    model._n_updates += 1
+    first = collect(model).actions.copy()  # the policy stays as it is: what differs from here on is the noise
     model.save(tmp_path / "model")
     loaded = case.algorithm.load(tmp_path / "model", env=ControlEnv())
     later = collect(loaded).actions
-    assert not np.allclose(later - later.mean(), first - first.mean(), atol=0.05)
+    assert not np.allclose(later, first, atol=0.05)
 
     again = case.algorithm.load(tmp_path / "model", env=ControlEnv())
     np.testing.assert_array_equal(collect(again).actions, later)  # but they are repeatable

@@ -83,6 +83,15 @@ def test_reset_steps_are_dropped_and_masked(case: Case) -> None:
 
 @for_each_algorithm
 @for_each_mode
+def test_second_batch_starts_afresh(case: Case, mode: AutoresetMode) -> None:
+    """The last step of a batch ends an episode; the reset that would follow is not waited for."""
+    model = case.make(counting_vector_env(mode, 2), n_episodes=4)
+    for _ in range(3):
+        assert_whole(collect(model))
+
+
+@for_each_algorithm
+@for_each_mode
 def test_dict_observations(case: Case, mode: AutoresetMode) -> None:
     envs = [lambda mark=mark: CountingDictEnv((2, 5, 3), mark) for mark in range(3)]
     model = case.make(SyncVectorEnv(envs, autoreset_mode=mode), "MultiInputPolicy", n_episodes=7)
