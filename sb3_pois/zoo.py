@@ -1,0 +1,215 @@
+"""
+RL Zoo with APOIS and PPOIS.
+
+Importing this module registers both algorithms with RL Zoo; running it is RL Zoo's command line:
+
+    python -m sb3_pois.zoo train --algo apois --env POIS/Cartpole-v0
+"""
+
+import argparse
+import copy
+import importlib
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
+
+from sb3_pois import APOIS, PPOIS, envs
+
+INSTALL_HINT = "RL Zoo's commands need: pip install 'sb3_pois[zoo]'"
+
+try:
+    import optuna
+    import rl_zoo3.train
+    from rl_zoo3.exp_manager import ExperimentManager
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+    from rl_zoo3.utils import ALGOS
+except ImportError as error:
+    if __name__ == "__main__":
+        sys.exit(f"{error}. {INSTALL_HINT}")
+    raise ImportError(f"{error}. {INSTALL_HINT}") from error
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"apois": APOIS, "ppois": PPOIS}
+
+# Our commands and the modules of RL Zoo that hold them
+COMMANDS = {
+    "train": "rl_zoo3.train",
+    "enjoy": "rl_zoo3.enjoy",
+    "plot_train": "rl_zoo3.plots.plot_train",
+    "plot_from_file": "rl_zoo3.plots.plot_from_file",
+    "all_plots": "rl_zoo3.plots.all_plots",
+    "record_video": "rl_zoo3.record_video",
+    "push_to_hub": "rl_zoo3.push_to_hub",
+}
+
+# A wheel has the files inside the package, a checkout beside it
+HYPERPARAMS_FOLDER = next(
+    folder for folder in (Path(__file__).parent / "hyperparams", Path(__file__).parents[1] / "hyperparams") if folder.is_dir()
+)
+
+# What the native vector environments understand of --env-kwargs
+NATIVE_ENV_KWARGS = {"max_episode_steps", "render_mode"}
+
+NET_ARCHS = {"linear": [], "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
+NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
+
+
+class PoisExperimentManager(ExperimentManager):
+    """
+    RL Zoo's experiment manager with what POIS adds.
+
+    Hyperparameter files of this package are found by their names, and are the default for its algorithms. The tasks of
+    ``sb3_pois.envs`` run in their native vector environments. Studies also decide whether observations are normalised.
+
+    :param args: as RL Zoo's
+    :param kwargs: as RL Zoo's
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        shipped = HYPERPARAMS_FOLDER / (kwargs.get("config") or f"{self.algo}.yml")
+        if shipped.is_file() and not Path(self.config).exists():
+            self.config = str(shipped)
+        if self.trial_id is not None:
+            self.trial_id = str(self.trial_id)  # type: ignore[assignment]  # RL Zoo takes the number 0 for no trial
+
+    def load_trial(
+        self, storage: str, study_name: str, trial_id: int | str | None = None, convert: bool = True
+    ) -> dict[str, Any]:
+        """
+        Read the hyperparameters of a trial.
+
+        :param storage: storage of the study
+        :param study_name: name of the study
+        :param trial_id: number of the trial; None for the best
+        :param convert: whether to convert them to arguments of the algorithm
+        :return: the hyperparameters
+        """
+        return super().load_trial(storage, study_name, None if trial_id is None else int(trial_id), convert)
+
+    def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
+        """
+        Create the environments, in a native vector environment where nothing asks for separate ones.
+
+        :param n_envs: number of environments
+        :param eval_env: whether they serve evaluation
+        :param no_log: whether to write no monitor file
+        :return: the environments in their wrappers
+        """
+        env_id = self.env_name.gym_id
+        env_kwargs = self.eval_env_kwargs if eval_env else self.env_kwargs
+        is_native = (
+            env_id in envs.TASKS
+            and self.vec_env_class is DummyVecEnv
+            and self.env_wrapper is None
+            and not self.monitor_kwargs
+            and env_kwargs.keys() <= NATIVE_ENV_KWARGS
+        )
+        if not is_native:
+            return super().create_envs(n_envs, eval_env, no_log)
+        monitor_file = None if eval_env or no_log else os.path.join(self.save_path, "0")
+
+        def make_native(env_fns: list[Callable], **_: Any) -> VecEnv:
+            return VecMonitor(envs.make_vec_env(env_id, len(env_fns), **env_kwargs), monitor_file)
+
+        manager = copy.copy(self)
+        manager.vec_env_class = make_native  # type: ignore[assignment]
+        return ExperimentManager.create_envs(manager, n_envs, eval_env, no_log)
+
+    def objective(self, trial: optuna.Trial) -> float:
+        """
+        Train and evaluate with the hyperparameters of a trial.
+
+        :param trial: the trial
+        :return: mean reward of the last evaluation
+        """
+        if self.algo not in ALGORITHMS:
+            return super().objective(trial)
+        normalize = NORMALIZE if trial.suggest_categorical("normalize", [False, True]) else False
+        manager = copy.copy(self)  # trials may run side by side, each with its own normalisation
+        manager._preprocess_normalization({**self._hyperparams, "normalize": normalize})
+        return ExperimentManager.objective(manager, trial)
+
+
+def sample_pois_params(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    Choose the hyperparameters that APOIS and PPOIS share.
+
+    :param trial: the trial that chooses
+    :param n_actions: not used, as are the others: part of RL Zoo's interface
+    :param n_envs: number of environments
+    :param additional_args: what RL Zoo tells its off-policy samplers
+    :return: arguments of the algorithm
+    """
+    return convert_pois_params(
+        {
+            "delta": trial.suggest_float("delta", 0.05, 1.0),
+            "bound": trial.suggest_categorical("bound", ["max-d2", "std-d2", "max-ess", "std-ess"]),
+            "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
+            "n_episodes": trial.suggest_categorical("n_episodes", [20, 50, 100, 200]),
+            "n_offline_iters": trial.suggest_categorical("n_offline_iters", [5, 10, 20, 50]),
+            "log_std_init": trial.suggest_float("log_std_init", -2.0, 0.5),
+            "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
+        }
+    )
+
+
+def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
+    """
+    Turn what a trial recorded into hyperparameters.
+
+    :param sampled_params: values by the names under which the trial recorded them
+    :return: arguments of the algorithm, and ``normalize`` if the trial decided on it
+    """
+    hyperparams = dict(sampled_params)
+    policy_kwargs = {"net_arch": NET_ARCHS[hyperparams.pop("net_arch")], "log_std_init": hyperparams.pop("log_std_init")}
+    if "normalize" in hyperparams:
+        hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
+    # The budget is in episodes, whatever the hyperparameter file has; its policy may have no layers to choose
+    return {**hyperparams, "batch_timesteps": None, "policy": "MlpPolicy", "policy_kwargs": policy_kwargs}
+
+
+def register() -> None:
+    """Make APOIS and PPOIS known to RL Zoo. All its modules hold the same dictionaries, so they are changed in place."""
+    ALGOS.update(ALGORITHMS)
+    HYPERPARAMS_SAMPLER.update(dict.fromkeys(ALGORITHMS, sample_pois_params))
+    HYPERPARAMS_CONVERTER.update(dict.fromkeys(ALGORITHMS, convert_pois_params))
+    rl_zoo3.train.ExperimentManager = PoisExperimentManager  # type: ignore[misc]
+
+
+def mend_hub() -> None:
+    """Give RL Zoo 2.9 the function that huggingface_sb3 3.2 renamed, with the dictionary that it used to return."""
+    hub: Any = importlib.import_module("huggingface_sb3.push_to_hub")
+    if not hasattr(hub, "generate_metadata"):
+        hub.generate_metadata = lambda *args: hub._generate_metadata(*args).to_dict()
+
+
+def main() -> None:
+    """Run a command of RL Zoo."""
+    parser = argparse.ArgumentParser("sb3-pois", description="RL Zoo's commands, with the algorithms apois and ppois.")
+    parser.add_argument("command", choices=COMMANDS, help="what to do; COMMAND --help lists its arguments")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the command, as RL Zoo has them")
+    arguments = parser.parse_args()
+    sys.argv = [f"sb3-pois {arguments.command}", *arguments.arguments]
+    mend_hub()
+    try:
+        module = importlib.import_module(COMMANDS[arguments.command])
+    except ImportError as error:
+        sys.exit(f"{error}. {INSTALL_HINT}")
+    function = getattr(module, arguments.command, None)
+    if function is not None:
+        function()
+    else:  # a module that is nothing but a program
+        assert module.__file__ is not None
+        runpy.run_path(module.__file__, run_name="__main__")
+
+
+register()
+
+if __name__ == "__main__":
+    main()
