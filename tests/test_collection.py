@@ -516,7 +516,7 @@ class OneArrayVecEnv(DummyVecEnv):
     """Writes every observation where the last one was."""
 
     def _obs_from_buf(self) -> Any:
-        return self.buf_obs[None]
+        return self.buf_obs[None]  # type: ignore[index]
 
 
 @for_each_algorithm

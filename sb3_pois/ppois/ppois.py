@@ -184,8 +184,8 @@ class PPOIS(PoisAlgorithm):
         parameters = ParameterVector(self.policy)
         if len(parameters.parameters) != 2:
             raise ValueError(
-                f"only {', '.join(parameters.parameters) or 'nothing'} of the policy requires a gradient, but mean and log_std "
-                "have to: neither can be frozen"
+                f"only {', '.join(parameters.parameters) or 'nothing'} of the policy requires a gradient, but mean and "
+                "log_std have to: neither can be frozen"
             )
         group_index = group_index_of(self.grouping, self.policy.controller)
         surrogate = HyperpolicySurrogate(
