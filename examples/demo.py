@@ -48,7 +48,7 @@ def train(folder: Path, total_timesteps: int, seed: int) -> Path:
         log_path=str(folder),
         verbose=0,
     )
-    model = APOIS("LinearPolicy", env, n_episodes=30, bound="max-ess", iw_norm="sn", seed=seed)
+    model = APOIS("LinearPolicy", env, n_episodes=20, bound="max-ess", iw_norm="sn", seed=seed)
     model.set_logger(configure(str(folder), ["csv"]))
     model.learn(total_timesteps, callback=evaluate, progress_bar=True)
     path = folder / "apois_inverted_pendulum.zip"

@@ -12,7 +12,7 @@ def main(total_timesteps: int = 300_000, path: str = "apois_inverted_pendulum.zi
     :param total_timesteps: environment steps to train for
     :param path: where to save the model
     """
-    model = APOIS("LinearPolicy", "InvertedPendulum-v5", n_episodes=30, bound="max-ess", iw_norm="sn", seed=0, verbose=1)
+    model = APOIS("LinearPolicy", "InvertedPendulum-v5", n_episodes=20, bound="max-ess", iw_norm="sn", seed=0, verbose=1)
     model.learn(total_timesteps)
     model.save(path)
 

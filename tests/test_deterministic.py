@@ -7,7 +7,7 @@ import pytest
 from gymnasium import Env, spaces
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
 
-from tests.registry import CASES, Case
+from tests.registry import CASES, Case, assert_same_parameters, differ, parameters_of
 
 MakeEnv = Callable[[], Env]
 ENVS: list[MakeEnv] = [lambda: IdentityEnv(3, ep_length=10), lambda: IdentityEnvBox(ep_length=10)]
@@ -22,7 +22,7 @@ SUPPORTED = [
 @pytest.mark.parametrize("case, make_env", SUPPORTED)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_same_seed_same_actions_and_rewards(case: Case, make_env: MakeEnv, deterministic: bool) -> None:
-    def run(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         model = case.make(make_env(), seed=seed).learn(200)
         env = model.get_env()
         observation, state = env.reset(), None
@@ -32,14 +32,15 @@ def test_same_seed_same_actions_and_rewards(case: Case, make_env: MakeEnv, deter
             observation, reward, _, _ = env.step(action)
             actions.append(action[0])
             rewards.append(reward[0])
-        return np.array(actions), np.array(rewards)
+        return np.array(actions), np.array(rewards), parameters_of(model)
 
-    actions, rewards = run(1)
-    same_actions, same_rewards = run(1)
+    actions, rewards, parameters = run(1)
+    same_actions, same_rewards, same_parameters = run(1)
+    assert_same_parameters(parameters, same_parameters)
     np.testing.assert_array_equal(actions, same_actions)
     np.testing.assert_array_equal(rewards, same_rewards)
-    other_actions, _ = run(2)
-    assert not np.array_equal(actions, other_actions)
+    _, _, other_parameters = run(2)
+    assert differ(parameters, other_parameters)
 
 
 def test_the_environments_differ() -> None:
