@@ -15,9 +15,11 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import configure_logger
 
-from sb3_pois import APOIS, PPOIS
+from sb3_pois import APOIS
 from sb3_pois.apois.surrogates import make_surrogate
 from sb3_pois.common.parameters import ParameterVector
+from sb3_pois.ppois import ppois
+from sb3_pois.ppois.buffers import HyperpolicyBuffer
 from sb3_pois.ppois.surrogates import HyperpolicySurrogate
 
 
@@ -32,6 +34,7 @@ class Case:
     :param policies: aliases of its policies for vectors
     :param image_policy: alias of its policy for images; None if it has none
     :param has_features_extractors: whether its policies take a features extractor
+    :param has_modules: whether its networks are torch modules of the policy
     :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
     :param log_weights: log importance weights of the batch at the model's parameters, which are still the behavioral ones
     :param options: its options, each with two values that have to make a difference
@@ -48,6 +51,7 @@ class Case:
     policies: tuple[str, ...]
     image_policy: str | None
     has_features_extractors: bool
+    has_modules: bool
     has_std_for_discrete_actions: bool
     log_weights: Callable[[Any], np.ndarray]
     options: list[tuple[str, Any, Any]]
@@ -61,9 +65,7 @@ class Case:
         """A model with small batches."""
         if kwargs.get("batch_timesteps") is not None:
             kwargs.setdefault("n_episodes", None)
-        model = self.algorithm(policy, env, **{**self.kwargs, **kwargs})
-        model.rollout_buffer.store_transitions = True  # parameter-based search does without; the tests look at them
-        return model
+        return self.algorithm(policy, env, **{**self.kwargs, **kwargs})
 
     def supports(self, action_space: spaces.Space) -> bool:
         return isinstance(action_space, self.action_spaces)
@@ -123,6 +125,15 @@ def log_weights_of_apois(model: APOIS) -> np.ndarray:
     return surrogate.episode_terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
 
 
+class PPOIS(ppois.PPOIS):
+    """PPOIS with a buffer that keeps observations and actions: it does without them, the tests look at them."""
+
+    def _make_buffer(self) -> HyperpolicyBuffer:
+        buffer = super()._make_buffer()
+        buffer.store_transitions = True
+        return buffer
+
+
 def log_weights_of_ppois(model: PPOIS) -> np.ndarray:
     buffer = model.rollout_buffer
     returns = th.as_tensor(buffer.episode_returns())
@@ -140,6 +151,7 @@ CASES = {
         policies=("LinearPolicy", "MlpPolicy"),
         image_policy="CnnPolicy",
         has_features_extractors=True,
+        has_modules=True,
         has_std_for_discrete_actions=False,
         log_weights=log_weights_of_apois,
         options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
@@ -161,6 +173,7 @@ CASES = {
         policies=("LinearPolicy", "MlpPolicy"),
         image_policy=None,
         has_features_extractors=False,
+        has_modules=False,
         has_std_for_discrete_actions=True,
         log_weights=log_weights_of_ppois,
         options=[*OPTIONS, ("grouping", "none", "neuron")],
@@ -177,6 +190,9 @@ CASES = {
 }
 
 for_each_algorithm = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+for_each_algorithm_with_modules = pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.has_modules]
+)
 
 
 def collect(model: Any, callback: BaseCallback | None = None) -> Any:

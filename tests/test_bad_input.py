@@ -10,7 +10,15 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from tests.helpers.envs import ControlEnv, CountingEnv, PoisonEnv
 from tests.helpers.vec_envs import MinimalVecEnv, always
-from tests.registry import CASES, Case, assert_same_parameters, differ, for_each_algorithm, parameters_of
+from tests.registry import (
+    CASES,
+    Case,
+    assert_same_parameters,
+    differ,
+    for_each_algorithm,
+    for_each_algorithm_with_modules,
+    parameters_of,
+)
 
 EVERY_BAD_VALUE = [
     pytest.param(case, name, value, allowed, id=f"{algorithm}-{name}={value}")
@@ -69,7 +77,7 @@ def test_regression_says_why_it_is_refused(case: Case) -> None:
         case.make(ControlEnv(), iw_norm="regression")
 
 
-@for_each_algorithm
+@for_each_algorithm_with_modules
 def test_bad_policy_kwargs(case: Case) -> None:
     with pytest.raises(ValueError, match="weight_init is 'zeros', but allowed are 'orthogonal'"):
         case.make(ControlEnv(), policy_kwargs=dict(weight_init="zeros"))

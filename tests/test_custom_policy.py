@@ -11,7 +11,16 @@ from torch import nn
 
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
 from tests.helpers.policies import NoisyExtractor, ScalingExtractor
-from tests.registry import CASES, Case, assert_same_parameters, collect, differ, for_each_algorithm, parameters_of
+from tests.registry import (
+    CASES,
+    Case,
+    assert_same_parameters,
+    collect,
+    differ,
+    for_each_algorithm,
+    for_each_algorithm_with_modules,
+    parameters_of,
+)
 
 CASES_WITH_EXTRACTORS = pytest.mark.parametrize(
     "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.has_features_extractors]
@@ -23,7 +32,7 @@ def hidden_sizes(model: Any) -> list[int]:
     return [layer.out_features for layer in linear[:-1]]
 
 
-@for_each_algorithm
+@for_each_algorithm_with_modules
 @pytest.mark.parametrize(
     "net_arch, sizes", [(None, [64, 64]), ([], []), ([5], [5]), ([12, 3, 4], [12, 3, 4]), (dict(pi=[6, 2]), [6, 2])]
 )
@@ -42,7 +51,7 @@ def test_bad_net_arch(case: Case, net_arch: Any) -> None:
         case.make(ControlEnv(), policy_kwargs=dict(net_arch=net_arch))
 
 
-@for_each_algorithm
+@for_each_algorithm_with_modules
 @pytest.mark.parametrize("activation_fn", [nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU])
 def test_activation_fn(case: Case, activation_fn: type[nn.Module]) -> None:
     model = case.make(ControlEnv(), policy_kwargs=dict(net_arch=[8], activation_fn=activation_fn))
@@ -64,7 +73,7 @@ def test_features_extractor_is_trained(case: Case, features_dim: int) -> None:
     assert not np.array_equal(before[name], after[name])
 
 
-@for_each_algorithm
+@for_each_algorithm_with_modules
 def test_frozen_parameters_stay(case: Case) -> None:
     model = case.make(ControlEnv(), policy_kwargs=dict(net_arch=[4]))
     frozen = next(name for name, parameter in model.policy.named_parameters() if name.endswith("weight"))
@@ -76,7 +85,7 @@ def test_frozen_parameters_stay(case: Case) -> None:
     assert differ(before, after)
 
 
-@for_each_algorithm
+@for_each_algorithm_with_modules
 def test_own_subclass_of_a_policy(case: Case, tmp_path: Any) -> None:
     class Mine(case.algorithm.policy_aliases["MlpPolicy"]):  # type: ignore[name-defined]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

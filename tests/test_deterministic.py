@@ -38,7 +38,7 @@ def test_same_seed_same_actions_and_rewards(case: Case, make_env: MakeEnv, deter
     same_actions, same_rewards = run(1)
     np.testing.assert_array_equal(actions, same_actions)
     np.testing.assert_array_equal(rewards, same_rewards)
-    other_actions, _ = run(2)
+    other_actions, _ = run(3)
     assert not np.array_equal(actions, other_actions)
 
 

@@ -35,6 +35,12 @@ POLICY_KWARGS: list[dict[str, Any]] = [
     dict(net_arch=dict(pi=[4, 3])),
     dict(features_extractor_class=ScalingExtractor, features_extractor_kwargs=dict(features_dim=6)),
 ]
+CASES_AND_POLICY_KWARGS = [
+    pytest.param(case, policy_kwargs, id=f"{algorithm}-{policy_kwargs}")
+    for algorithm, case in CASES.items()
+    for policy_kwargs in POLICY_KWARGS
+    if case.has_features_extractors or "features_extractor_class" not in policy_kwargs
+]
 
 
 def observations_of(model: Any, n: int = 12) -> Any:
@@ -58,8 +64,7 @@ def assert_predict_the_same(one: Any, other: Any) -> None:
 # Save and load
 
 
-@for_each_algorithm
-@pytest.mark.parametrize("policy_kwargs", POLICY_KWARGS, ids=str)
+@pytest.mark.parametrize("case, policy_kwargs", CASES_AND_POLICY_KWARGS)
 def test_loaded_model_predicts_the_same(case: Case, tmp_path: Path, policy_kwargs: dict[str, Any]) -> None:
     model = case.make(ControlEnv(), policy_kwargs=policy_kwargs).learn(24)
     model.save(tmp_path / "model")
@@ -463,8 +468,7 @@ def test_set_parameters_from_a_file(case: Case, tmp_path: Path) -> None:
 # The policy on its own
 
 
-@for_each_algorithm
-@pytest.mark.parametrize("policy_kwargs", POLICY_KWARGS[:4] + POLICY_KWARGS[5:], ids=str)
+@pytest.mark.parametrize("case, policy_kwargs", CASES_AND_POLICY_KWARGS)
 def test_policy_on_its_own(case: Case, tmp_path: Path, policy_kwargs: dict[str, Any]) -> None:
     model = case.make(ControlEnv(), policy_kwargs=policy_kwargs).learn(24)
     model.policy.save(str(tmp_path / "policy"))
