@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import configure_logger
 
-from sb3_pois import APOIS
+from sb3_pois import APOIS, PPOIS
 from sb3_pois.apois.surrogates import make_surrogate
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.ppois.buffers import HyperpolicyBuffer

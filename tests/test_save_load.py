@@ -40,12 +40,6 @@ WITH_POLICY_KWARGS = [
     for name, case in CASES.items()
     for policy_kwargs in [*POLICY_KWARGS, *([EXTRACTOR_KWARGS] if case.has_features_extractors else [])]
 ]
-CASES_AND_POLICY_KWARGS = [
-    pytest.param(case, policy_kwargs, id=f"{algorithm}-{policy_kwargs}")
-    for algorithm, case in CASES.items()
-    for policy_kwargs in POLICY_KWARGS
-    if case.has_features_extractors or "features_extractor_class" not in policy_kwargs
-]
 
 
 def observations_of(model: Any, n: int = 12) -> Any:

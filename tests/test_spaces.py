@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.helpers.envs import AnySpacesEnv
-from tests.registry import CASES, Case, differ, for_each_algorithm, for_each_algorithm_with_modules, parameters_of
+from tests.registry import CASES, Case, differ, for_each_algorithm, parameters_of
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 OBSERVATION_SPACES: list[spaces.Space] = [
@@ -147,7 +147,7 @@ def test_spaces_that_are_subclassed(case: Case) -> None:
         model.predict(env.observation_space.sample())
 
 
-@for_each_algorithm_with_modules
+@for_each_algorithm
 def test_discrete_observations_are_one_hot(case: Case) -> None:
     model = case.make(AnySpacesEnv(spaces.Discrete(5), case.action_spaces[0](-1, 1, (1,))), "LinearPolicy")
     n_weights = sum(value.size for name, value in parameters_of(model).items() if name != "log_std")
