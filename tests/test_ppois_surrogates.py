@@ -164,3 +164,14 @@ def test_natural_gradient_is_the_gradient_over_the_fisher_information():
     scores = np.hstack([params / std**2, (params / std) ** 2 - 1.0])  # of (mean, log std)
     fisher = (scores**2).mean(0)
     np.testing.assert_allclose(natural_gradient(target, gradient), gradient.numpy() / fisher, rtol=0.03)
+
+
+@pytest.mark.skipif(not th.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("groups", [None, GROUPS])
+def test_same_on_a_gpu(groups):
+    on_cpu = make_surrogate("max-d2", groups=groups)
+    on_gpu = HyperpolicySurrogate(MEAN, LOG_STD, draw_noise(), on_cpu.returns.cuda(), "max-d2", "sn", 0.4, groups)
+    for expected, actual in zip(
+        on_cpu.value_and_gradient(a_target()), on_gpu.value_and_gradient(a_target().cuda()), strict=True
+    ):
+        np.testing.assert_allclose(actual.cpu(), expected, rtol=1e-9, atol=1e-9)

@@ -45,7 +45,7 @@ def group_index_of(grouping: Grouping, controller: Controller) -> np.ndarray | N
     empty = [number for number, group in enumerate(grouping) if len(group) == 0]
     if empty or indices.dtype.kind not in "iu" or not np.array_equal(np.sort(indices), np.arange(n_params)):
         raise ValueError(
-            f"grouping is {reprlib.repr(grouping)}, with {len(grouping)} groups ({len(empty)} empty), {len(indices)} entries and "
+            f"grouping is {reprlib.repr(grouping)}, with {len(grouping)} groups ({len(empty)} empty), {len(indices)} entries, "
             f"{len(np.unique(indices))} of them distinct, but must be a partition: every integer of "
             f"0, ..., {n_params - 1} in exactly one group, and no group empty"
         )
