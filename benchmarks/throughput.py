@@ -46,6 +46,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 DEEP = {"net_arch": [100, 50, 25], "weight_init": "xavier"}
+# Steps per rollout of PPO and TRPO: their defaults for eight environments
+ROLLOUT_STEPS = 8 * 2048
 PENDULUM, CARTPOLE = "InvertedPendulum-v5", "POIS/Cartpole-v0"
 
 
@@ -87,9 +89,9 @@ CONTENDERS: dict[str, Callable[[VecEnv], BaseAlgorithm]] = {
     "APOIS linear": lambda env: APOIS("LinearPolicy", env, seed=0),
     "APOIS 64-64": lambda env: APOIS("MlpPolicy", env, seed=0),
     "PPOIS linear": lambda env: PPOIS("LinearPolicy", env, seed=0),
-    "PPO": lambda env: PPO("MlpPolicy", env, seed=0, device="cpu"),
+    "PPO": lambda env: PPO("MlpPolicy", env, n_steps=ROLLOUT_STEPS // env.num_envs, seed=0, device="cpu"),
     "A2C": lambda env: A2C("MlpPolicy", env, seed=0, device="cpu"),
-    "TRPO": lambda env: TRPO("MlpPolicy", env, seed=0, device="cpu"),
+    "TRPO": lambda env: TRPO("MlpPolicy", env, n_steps=ROLLOUT_STEPS // env.num_envs, seed=0, device="cpu"),
     "ARS linear": lambda env: ARS("LinearPolicy", env, seed=0, device="cpu"),
 }
 
