@@ -115,6 +115,8 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("gradient_tol", value, ">= 0") for value in (-1.0,)),
     *(("gradient_tol", value, "finite number") for value in (np.nan, None)),
     *(("stats_window_size", value, "integer >= 1") for value in (0, -1, 1.5)),
+    *(("seed", value, "integer >= 0") for value in (-1, 1.5)),
+    ("seed", 2**32, r"below 2\*\*32"),
 ]
 
 

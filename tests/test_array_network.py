@@ -47,3 +47,21 @@ def test_parameter_vector_is_differentiable():
     output = th.func.functional_call(module, parameters.split(theta), (th.tensor([[1.0, 2.0]]),))
     (gradient,) = th.autograd.grad(output.sum(), theta)
     th.testing.assert_close(gradient, th.tensor([1.0, 2.0, 1.0]))
+
+
+def test_parameter_vector_is_written_whole_or_not_at_all(monkeypatch):
+    parameters = ParameterVector(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+    before = parameters.get()
+    copies = []
+
+    def interrupted(self, value):
+        copies.append(value)
+        if len(copies) == 2:
+            raise KeyboardInterrupt
+        return th.Tensor.set_(self, value.clone())
+
+    monkeypatch.setattr(nn.Parameter, "copy_", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        parameters.set(before + 1.0)
+    monkeypatch.undo()
+    assert th.equal(parameters.get(), before)

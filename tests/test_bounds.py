@@ -93,3 +93,11 @@ def test_unknown_names_and_missing_divergence():
         lower_bound("J", "snis", RETURNS, LOG_WEIGHTS, None, 0.4)
     with pytest.raises(ValueError, match="needs the divergence"):
         penalty("std-d2", RETURNS, LOG_WEIGHTS, None, 0.4)
+
+
+def test_target_whose_weights_all_underflow_is_not_feasible():
+    for bound in BOUNDS:
+        nothing = th.full((4,), -800.0, dtype=th.float64)
+        assert lower_bound(bound, "none", -RETURNS.abs(), nothing, LOG_D2, 1.0).value.item() == -math.inf
+        nothing[0] = -600.0
+        assert lower_bound(bound, "none", -RETURNS.abs(), nothing, LOG_D2, 1.0).value.item() > -math.inf

@@ -185,3 +185,9 @@ def test_a_group_without_slope_does_not_disturb_the_others():
         group_index,
     )
     assert result.theta[1].item() == 5.0 and result.theta[0].item() == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_initial_step_that_underflows_returns_the_start(rule):
+    result, _ = search(lambda x: x.sum(), [0.0], rule, initial_step=1e-308)
+    assert 0.0 <= result.improvement.item() < 1e-290

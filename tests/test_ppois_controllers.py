@@ -268,3 +268,24 @@ def test_initial_values_that_do_not_fit(name, value, message):
 def test_net_arch_that_does_not_fit(net_arch):
     with pytest.raises(ValueError, match="net_arch"):
         MlpPolicy(BOX, BOX, net_arch=net_arch)
+
+
+@pytest.mark.parametrize("index", [[0, 0, 2, 2, 5, 5], [0] * 5, [-1, 0, 0, 1, 1, 1], [0.0] * 6])
+def test_neurons_of_a_users_controller_are_checked(index):
+    class Numbered(Controller):
+        n_params = 6
+
+        def act(self, params, observations):
+            return np.zeros((len(params), 2))
+
+        def neuron_index(self):
+            return np.array(index)
+
+    with pytest.raises(ValueError, match=r"Numbered.neuron_index\(\) is .* but must give each of the 6 parameters"):
+        group_index_of("neuron", Numbered(BOX, BOX))
+
+
+@pytest.mark.parametrize("grouping", [[[[0, 1], [2, 3]], [4, 5]], [[True, False], [2, 3, 4, 5]], [["a"], [1]]])
+def test_groups_of_what_is_no_index(grouping):
+    with pytest.raises(ValueError, match="a list of lists of parameter indices"):
+        check_grouping(grouping)

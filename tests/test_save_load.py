@@ -496,3 +496,13 @@ def test_image_policy_on_its_own(case: Case, tmp_path: Path) -> None:
 def test_both_are_sb3_algorithms() -> None:
     for case in CASES.values():
         assert issubclass(case.algorithm, PoisAlgorithm) and issubclass(case.algorithm, BaseAlgorithm)
+
+
+@for_each_algorithm
+def test_saving_writes_through_a_link(case: Case, tmp_path: Path) -> None:
+    model = case.make(ControlEnv())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latest.zip").symlink_to(tmp_path / "folder" / "model.zip")
+    model.save(tmp_path / "latest.zip")
+    assert (tmp_path / "latest.zip").is_symlink() and (tmp_path / "folder" / "model.zip").stat().st_size > 0
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["model.zip"]

@@ -20,6 +20,9 @@ from sb3_pois.common.importance import effective_sample_size
 ReturnScale = Callable[[th.Tensor], th.Tensor]
 
 
+LOG_SMALLEST_WEIGHT = math.log(th.finfo(th.float64).tiny)
+
+
 class Bound(NamedTuple):
     """
     What a surrogate subtracts from its estimate.
@@ -118,8 +121,8 @@ def lower_bound(
     """
     Lower bound of the target's expected return, the surrogate that POIS climbs: estimate minus penalty.
 
-    A target is feasible when its bound is finite and, for the bounds with a divergence, its divergence is finite (at
-    delta = 1 too). The value of one that is not is -inf.
+    A target is feasible when its bound is finite, not all of its weights underflow and, for the bounds with a divergence,
+    its divergence is finite (at delta = 1 too). The value of one that is not is -inf.
 
     :param bound: name of the bound, see :func:`penalty`
     :param iw_norm: name of the estimator: ``none``, ``sn`` or ``regression``
@@ -135,7 +138,8 @@ def lower_bound(
     estimate = ESTIMATORS[iw_norm](log_weights, returns)
     confidence_penalty = penalty(bound, returns, log_weights, log_d2, delta)
     value = estimate - confidence_penalty
-    feasible = th.isfinite(value)
+    # Where every weight underflows, the batch says nothing of the target, and no weight of the next batch would be finite
+    feasible = th.isfinite(value) & (th.logsumexp(log_weights, dim=0) > LOG_SMALLEST_WEIGHT)
     if log_d2 is not None and BOUNDS[bound].uses_divergence:
         feasible = feasible & th.isfinite(log_d2)
     return LowerBound(th.where(feasible, value, th.full_like(value, -math.inf)), estimate, confidence_penalty)

@@ -129,7 +129,7 @@ def line_search(
     """
     step_rules = [STEP_RULES[rule](initial_step, tol) for _ in range(len(slope))]
     steps: list[float | None] = [
-        next(steps_of_group) if 0.0 < slope_of_group < math.inf else None
+        next(steps_of_group, None) if 0.0 < slope_of_group < math.inf else None
         for steps_of_group, slope_of_group in zip(step_rules, slope.tolist(), strict=True)
     ]
     theta, value = start, start_value

@@ -24,13 +24,21 @@ class ParameterVector:
 
     def set(self, theta: th.Tensor) -> None:
         """
-        Write a vector into the parameters.
+        Write a vector into the parameters, all of it or, where it is interrupted, none.
 
         :param theta: parameters, shape (n_params,)
         :raises ValueError: if a value is not finite; the parameters then stay as they are
         """
         if not th.isfinite(theta).all():
             raise ValueError(f"{int((~th.isfinite(theta)).sum())} of {theta.numel()} new parameters are not finite")
+        before = self.get()
+        try:
+            self._write(theta)
+        except BaseException:
+            self._write(before)
+            raise
+
+    def _write(self, theta: th.Tensor) -> None:
         with th.no_grad():
             for name, value in self.split(theta).items():
                 self.parameters[name].copy_(value)

@@ -188,6 +188,9 @@ class PoisAlgorithm(BaseAlgorithm):
                 check_integer(name, getattr(self, name), least=1)
         if self.seed is not None:
             check_integer("seed", self.seed, least=0)
+            if self.seed >= 2**32:
+                raise ValueError(f"seed is {self.seed}, but must be below 2**32")
+            self.seed = int(self.seed)
         for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
         check_integer("stats_window_size", self._stats_window_size, least=1)
@@ -283,8 +286,9 @@ class PoisAlgorithm(BaseAlgorithm):
         target = pathlib.Path(path)
         if target.suffix == "":
             target = target.with_name(f"{target.name}.zip")
+        target = pathlib.Path(os.path.realpath(target))  # write through links
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        descriptor, unfinished = tempfile.mkstemp(dir=target.parent, prefix=".unfinished-")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 super().save(file, exclude, include)
@@ -466,6 +470,7 @@ class PoisAlgorithm(BaseAlgorithm):
             self.logger.record("train/is_line_search_success", 0.0)
             self.logger.record("train/skipped_update", reason, exclude="tensorboard")
             return None
+        self.logger.name_to_value.pop("train/skipped_update", None)  # of an earlier batch that was not logged yet
         if self.center_returns:
             returns = returns - returns.mean()
         self._warn_of_small_returns(float(np.abs(returns).max()))
