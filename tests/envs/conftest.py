@@ -8,4 +8,5 @@ import pytest
 def gymnasiums_own_time_limit(monkeypatch):
     """RL Zoo, as soon as another test imports it, puts a time limit of its own in the place of Gymnasium's."""
     own = next(c for c in gym.wrappers.TimeLimit.__mro__ if c.__module__.startswith("gymnasium."))
-    monkeypatch.setattr(gym.wrappers, "TimeLimit", own)
+    for module in (gym.wrappers, gym.wrappers.common):
+        monkeypatch.setattr(module, "TimeLimit", own)
