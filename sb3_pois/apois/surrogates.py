@@ -35,7 +35,7 @@ class _Chunk(NamedTuple):
     observations: PyTorchObs
     actions: th.Tensor
     episode_index: th.Tensor
-    behavioral_params: Params
+    behavioral_outputs: th.Tensor
     behavioral_log_prob: th.Tensor
 
 
@@ -112,7 +112,9 @@ class DirectSurrogate(ActionSurrogate):
         max_chunk_steps: int,
     ) -> None:
         super().__init__(policy, buffer, returns, bound, iw_norm, delta)
+        # Two passes: what is allocated for good between two passes of a network keeps their memory from being used again
         self.chunks = list(self._make_chunks(buffer, max_chunk_steps))
+        self.behavioral_shared_params = self._evaluate_behavioral_policy()
 
     def episode_terms(self, theta: th.Tensor, with_divergence: bool) -> EpisodeTerms:
         return self._terms_of_sums(self._sum_of_chunks(theta, with_divergence))
@@ -158,7 +160,8 @@ class DirectSurrogate(ActionSurrogate):
         params = self._action_params(chunk.observations, theta)
         terms = [self.policy.distribution.log_prob(params, chunk.actions) - chunk.behavioral_log_prob]
         if with_divergence:
-            terms.append(self.policy.distribution.renyi_divergence(params, chunk.behavioral_params))
+            behavioral_params = (chunk.behavioral_outputs, *self.behavioral_shared_params)
+            terms.append(self.policy.distribution.renyi_divergence(params, behavioral_params))
         return sum_per_episode(th.stack(terms, dim=1), chunk.episode_index, self.n_episodes)
 
     def _terms_of_sums(self, sums: th.Tensor) -> EpisodeTerms:
@@ -171,9 +174,11 @@ class DirectSurrogate(ActionSurrogate):
         return tuple(param.double() for param in params)
 
     def _make_chunks(self, buffer: EpisodeRolloutBuffer, max_chunk_steps: int) -> Iterator[_Chunk]:
-        theta = self.parameters.get()
-        device = theta.device
+        """Split the batch, with room for what the behavioral policy has to say."""
+        device = self.parameters.get().device
         episode_index = buffer.episode_index
+        outputs = th.empty(buffer.n_steps, self.policy.distribution.n_outputs, dtype=th.float64, device=device)
+        log_prob = th.empty(buffer.n_steps, dtype=th.float64, device=device)
         for start in range(0, buffer.n_steps, max_chunk_steps):
             rows = slice(start, start + max_chunk_steps)
             observations: PyTorchObs
@@ -182,10 +187,20 @@ class DirectSurrogate(ActionSurrogate):
             else:
                 observations = th.as_tensor(buffer.observations[rows], device=device)
             actions = th.as_tensor(buffer.actions[rows], device=device)
-            with th.no_grad():
-                params = self._action_params(observations, theta)
-                log_prob = self.policy.distribution.log_prob(params, actions)
-            yield _Chunk(observations, actions, th.as_tensor(episode_index[rows], device=device), params, log_prob)
+            index = th.as_tensor(episode_index[rows], device=device)
+            yield _Chunk(observations, actions, index, outputs[rows], log_prob[rows])
+
+    def _evaluate_behavioral_policy(self) -> Params:
+        """Fill in the behavioral policy's part of every chunk; returns the parameters that all states share."""
+        theta = self.parameters.get()
+        shared: Params = ()
+        with th.no_grad():
+            for chunk in self.chunks:
+                params = self._action_params(chunk.observations, theta)
+                chunk.behavioral_outputs.copy_(params[0])
+                chunk.behavioral_log_prob.copy_(self.policy.distribution.log_prob(params, chunk.actions))
+                shared = params[1:]
+        return shared
 
 
 class LinearGaussianSurrogate(ActionSurrogate):
