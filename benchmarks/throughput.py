@@ -9,6 +9,7 @@ Sections (``--sections`` picks some):
   actions, and where the time goes. Contenders take turns in every round, so that ratios hold while the machine drifts.
 * ``batches``: the paper's settings on its cart-pole with 100 native environments: linear, deep, and N-POIS' first batch.
 * ``surrogate``: cost of one evaluation of the surrogate as the horizon, the number of episodes and the network grow.
+* ``gpu``: the same on the CPU and on a GPU, and how far the results are apart; skipped without one.
 * ``memory``: peak memory of optimising on a million steps, above that of the interpreter with everything imported.
 * ``import``: what ``import sb3_pois`` adds to ``import stable_baselines3``.
 
@@ -272,13 +273,14 @@ def _npois_first_batch() -> None:
     print(time.perf_counter() - start, _peak_mebibytes() - baseline, model.rollout_buffer.n_episodes)
 
 
-def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int) -> Any:
+def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int, max_chunk_steps: int = 16_384) -> Any:
     """
-    Surrogate of a made-up batch.
+    Surrogate of a made-up batch, on the policy's device.
 
     :param policy: policy
     :param n_episodes: number of episodes
     :param horizon: steps of every episode
+    :param max_chunk_steps: most steps to evaluate at a time
     :return: the surrogate
     """
     rng = np.random.default_rng(0)
@@ -288,7 +290,8 @@ def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int) -> Any
     buffer.actions = rng.standard_normal((n_steps, 1), dtype=np.float32)
     buffer.rewards = np.ones(n_steps, dtype=np.float32)
     buffer.episode_lengths = np.full(n_episodes, horizon)
-    return make_surrogate(policy, buffer, th.as_tensor(rng.standard_normal(n_episodes)), "max-d2", "none", 0.4, 16_384)
+    returns = th.as_tensor(rng.standard_normal(n_episodes), device=policy.device)
+    return make_surrogate(policy, buffer, returns, "max-d2", "none", 0.4, max_chunk_steps)
 
 
 def surrogate_costs(n_rounds: int) -> pd.DataFrame:
@@ -310,18 +313,68 @@ def surrogate_costs(n_rounds: int) -> pd.DataFrame:
     rows = []
     for name, policy, n_episodes, horizon in cases:
         surrogate = synthetic_surrogate(policy, n_episodes, horizon)
-        theta = surrogate.parameters.get()
-        theta = theta + 1e-4 * th.randn(len(theta), generator=th.Generator().manual_seed(0))
-        rows.append(
-            {
-                "policy": name,
-                "episodes": n_episodes,
-                "horizon": horizon,
-                "value ms": 1e3 * _median_seconds(lambda s=surrogate, t=theta: s.value(t), n_rounds),
-                "gradient ms": 1e3 * _median_seconds(lambda s=surrogate, t=theta: s.value_and_gradient(t), n_rounds),
-            }
-        )
+        rows.append({"policy": name, "episodes": n_episodes, "horizon": horizon, **evaluation_times(surrogate, n_rounds)})
     return pd.DataFrame(rows)
+
+
+def gpu_costs(n_rounds: int) -> pd.DataFrame:
+    """
+    Cost of one evaluation and of one gradient on the CPU, with one thread, and on a GPU.
+
+    :param n_rounds: rounds to take the median of
+    :return: one row per case and device; empty without a GPU
+    """
+    if not th.cuda.is_available():
+        return pd.DataFrame()
+    spaces_ = spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32)
+    cases = [("linear", 1_000, 500), ("100-50-25", 100, 500), ("100-50-25", 2_000, 500), ("256-256", 2_000, 500)]
+    networks = {"linear": [], "100-50-25": [100, 50, 25], "256-256": [256, 256]}
+    rows = []
+    for name, n_episodes, horizon in cases:
+        policy = MlpPolicy(*spaces_, net_arch=networks[name])
+        reference = None
+        for device, max_chunk_steps in (("cpu", 16_384), ("cuda", 16_384), ("cuda", 1_000_000)):
+            surrogate = synthetic_surrogate(policy.to(device), n_episodes, horizon, max_chunk_steps)
+            results = [result.cpu() for result in surrogate.value_and_gradient(target_near(surrogate))]
+            reference = reference or results
+            error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(results, reference, strict=True))
+            rows.append(
+                {
+                    "policy": name,
+                    "steps": n_episodes * horizon,
+                    "device": device,
+                    "max_chunk_steps": max_chunk_steps,
+                    **evaluation_times(surrogate, n_rounds),
+                    "relative difference": error,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def target_near(surrogate: Any) -> th.Tensor:
+    """
+    A target close to the behavioral policy.
+
+    :param surrogate: a surrogate
+    :return: its parameters
+    """
+    theta = surrogate.parameters.get()
+    return theta + 1e-4 * th.randn(len(theta), generator=th.Generator().manual_seed(0)).to(theta.device)
+
+
+def evaluation_times(surrogate: Any, n_rounds: int) -> dict[str, float]:
+    """
+    Time of one evaluation of a surrogate and of one gradient.
+
+    :param surrogate: a surrogate
+    :param n_rounds: rounds to take the median of
+    :return: milliseconds
+    """
+    theta = target_near(surrogate)
+    return {
+        "value ms": 1e3 * _median_seconds(lambda: surrogate.value(theta).cpu(), n_rounds),
+        "gradient ms": 1e3 * _median_seconds(lambda: surrogate.value_and_gradient(theta)[1].cpu(), n_rounds),
+    }
 
 
 def _median_seconds(function: Callable[[], Any], n_rounds: int) -> float:
@@ -379,7 +432,7 @@ def imports(n_rounds: int) -> pd.DataFrame:
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["end-to-end", "batches", "surrogate", "memory", "import"]
+    names = ["end-to-end", "batches", "surrogate", "gpu", "memory", "import"]
     parser.add_argument("--sections", nargs="+", default=names, choices=names)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of")
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps per contender and round")
@@ -400,11 +453,15 @@ def main() -> None:
         "end-to-end": lambda: end_to_end(arguments.rounds, arguments.steps),
         "batches": lambda: batches(arguments.rounds),
         "surrogate": lambda: surrogate_costs(arguments.rounds),
+        "gpu": lambda: gpu_costs(arguments.rounds),
         "memory": memory,
         "import": lambda: imports(arguments.rounds),
     }
     for name in arguments.sections:
         table = sections[name]()
+        if table.empty:
+            print(f"\n{name}: skipped, this machine has no GPU")
+            continue
         table.to_csv(arguments.folder / f"{name}.csv", index=False)
         print(f"\n{name}\n{table.to_string(index=False, float_format='{:,.4g}'.format)}", flush=True)
         if name == "end-to-end":

@@ -472,7 +472,7 @@ def test_set_parameters_from_a_file(case: Case, tmp_path: Path) -> None:
 def test_policy_on_its_own(case: Case, tmp_path: Path, policy_kwargs: dict[str, Any]) -> None:
     model = case.make(ControlEnv(), policy_kwargs=policy_kwargs).learn(24)
     model.policy.save(str(tmp_path / "policy"))
-    loaded = model.policy_class.load(str(tmp_path / "policy"))
+    loaded = model.policy_class.load(str(tmp_path / "policy"), device="cpu")
     assert_predict_the_same(model.policy, loaded)
 
 
@@ -480,7 +480,7 @@ def test_policy_on_its_own(case: Case, tmp_path: Path, policy_kwargs: dict[str, 
 def test_linear_policy_on_its_own(case: Case, tmp_path: Path) -> None:
     model = case.make(ControlEnv(), "LinearPolicy", policy_kwargs=dict(with_bias=True)).learn(24)
     model.policy.save(str(tmp_path / "policy"))
-    assert_predict_the_same(model.policy, model.policy_class.load(str(tmp_path / "policy")))
+    assert_predict_the_same(model.policy, model.policy_class.load(str(tmp_path / "policy"), device="cpu"))
 
 
 WITH_IMAGES = [pytest.param(case, id=algorithm) for algorithm, case in CASES.items() if case.image_policy is not None]
@@ -490,7 +490,7 @@ WITH_IMAGES = [pytest.param(case, id=algorithm) for algorithm, case in CASES.ite
 def test_image_policy_on_its_own(case: Case, tmp_path: Path) -> None:
     model = case.make(AnySpacesEnv(IMAGES, spaces.Discrete(2)), case.image_policy, n_episodes=2)
     model.policy.save(str(tmp_path / "policy"))
-    assert_predict_the_same(model.policy, model.policy_class.load(str(tmp_path / "policy")))
+    assert_predict_the_same(model.policy, model.policy_class.load(str(tmp_path / "policy"), device="cpu"))
 
 
 def test_both_are_sb3_algorithms() -> None:
