@@ -97,6 +97,22 @@ def test_horizon_free_surrogate_is_the_direct_one(bound, iw_norm, with_bias):
         th.testing.assert_close(gradient, direct_gradient, rtol=1e-9, atol=1e-10 * (1 + direct_gradient.abs().max().item()))
 
 
+@pytest.mark.parametrize("frozen", ["log_std", "action_net.weight"])
+def test_horizon_free_surrogate_with_frozen_parameters(frozen):
+    model = trained()
+    arguments = (model.policy, model.rollout_buffer, returns_of(model), "max-d2", "none", 0.4)
+    everything = LinearGaussianSurrogate(*arguments)
+    model.policy.get_parameter(frozen).requires_grad_(False)
+    some = make_surrogate(*arguments, max_chunk_steps=100)
+    assert isinstance(some, LinearGaussianSurrogate)
+    value, gradient = everything.value_and_gradient(everything.parameters.get())
+    some_value, some_gradient = some.value_and_gradient(some.parameters.get())
+    expected = everything.parameters.split(gradient)
+    del expected[frozen]
+    assert th.equal(some_value, value)
+    th.testing.assert_close(some_gradient, th.cat([part.flatten().double() for part in expected.values()]))
+
+
 @pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
 def test_chunks_change_nothing(policy):
     model = trained(policy)

@@ -1,5 +1,6 @@
 """Policies of the user's making."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,46 @@ def test_frozen_parameters_stay(case: Case) -> None:
     after = parameters_of(model)
     np.testing.assert_array_equal(before[frozen], after[frozen])
     assert differ(before, after)
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+def test_std_that_is_not_learned_stays(case: Case, policy: str, tmp_path: Path) -> None:
+    model = case.make(ControlEnv(), policy, policy_kwargs=dict(learn_std=False, log_std_init=-0.5))
+    before = parameters_of(model)
+    model.learn(72)
+    model.save(tmp_path / "model")
+    loaded = case.algorithm.load(tmp_path / "model", env=ControlEnv()).learn(72)
+    for after in parameters_of(model), parameters_of(loaded):
+        np.testing.assert_array_equal(after["log_std"], before["log_std"])
+        assert differ(before, after)
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+def test_everything_but_the_std_can_be_frozen(case: Case, policy: str) -> None:
+    model = case.make(ControlEnv(), policy)
+    for name, parameter in model.policy.named_parameters():
+        parameter.requires_grad_(name == "log_std")
+    before = parameters_of(model)
+    model.learn(72)
+    after = parameters_of(model)
+    assert not np.array_equal(before.pop("log_std"), after.pop("log_std"))
+    assert not differ(before, after)
+
+
+@for_each_algorithm
+def test_nothing_to_learn(case: Case) -> None:
+    model = case.make(ControlEnv())
+    model.policy.requires_grad_(False)
+    with pytest.raises(ValueError, match="nothing of the policy requires a gradient"):
+        model.learn(72)
+
+
+@for_each_algorithm
+def test_learn_std_is_true_or_false(case: Case) -> None:
+    with pytest.raises(ValueError, match="learn_std is 'no', but must be True or False"):
+        case.make(ControlEnv(), policy_kwargs=dict(learn_std="no"))
 
 
 @for_each_algorithm_with_modules

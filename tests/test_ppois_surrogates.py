@@ -157,6 +157,16 @@ def test_no_group_ends_below_its_start(bound, rule):
     assert (result.value > result.value_before).any()
 
 
+@pytest.mark.parametrize("groups", [None, GROUPS])
+def test_gradient_of_what_is_not_learned_is_zero(groups):
+    both = make_surrogate(groups=groups)
+    arguments = (MEAN, LOG_STD, draw_noise(), both.returns, "max-d2", "sn", 0.4, groups)
+    of_mean = HyperpolicySurrogate(*arguments, learn_std=False).value_and_gradient(a_target())[1]
+    of_std = HyperpolicySurrogate(*arguments, learn_mean=False).value_and_gradient(a_target())[1]
+    assert (of_mean[N_PARAMS:] == 0.0).all() and (of_std[:N_PARAMS] == 0.0).all()
+    th.testing.assert_close(of_mean + of_std, both.value_and_gradient(a_target())[1], rtol=0, atol=0)
+
+
 def test_natural_gradient_is_the_gradient_over_the_fisher_information():
     target, gradient = a_target(), th.arange(1.0, 2 * N_PARAMS + 1, dtype=th.float64)
     params = np.exp(target[N_PARAMS:].numpy()) * np.random.default_rng(0).standard_normal((200_000, N_PARAMS))

@@ -11,9 +11,10 @@ from stable_baselines3.common.type_aliases import GymEnv
 from sb3_pois.apois.action_distributions import SUPPORTED_ACTION_SPACES
 from sb3_pois.apois.policies import CnnPolicy, LinearPolicy, MlpPolicy, MultiInputPolicy
 from sb3_pois.apois.surrogates import make_surrogate, natural_gradient
+from sb3_pois.common.arguments import check_integer, check_number
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.parameters import ParameterVector
-from sb3_pois.common.pois_algorithm import Actor, PoisAlgorithm, check_integer, check_number, warn_of_stochastic_layers
+from sb3_pois.common.pois_algorithm import Actor, PoisAlgorithm, warn_of_stochastic_layers
 from sb3_pois.common.surrogate import gradient_direction, optimize_offline
 
 # Steps whose noise is drawn at once while a batch is collected

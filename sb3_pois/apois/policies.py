@@ -21,6 +21,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
 from sb3_pois.apois.action_distributions import ArrayParams, Params, make_action_distribution
+from sb3_pois.common.arguments import check_flag
 from sb3_pois.common.array_network import array_network
 from sb3_pois.common.net_arch import hidden_sizes
 
@@ -54,6 +55,7 @@ class MlpPolicy(BasePolicy):
         ``NatureCNN``
     :param activation_fn: activation of the hidden layers
     :param log_std_init: initial log standard deviation of Box actions, the same in all dimensions
+    :param learn_std: whether the standard deviation of Box actions is learned; False keeps it as it starts
     :param with_bias: whether the layers have biases
     :param weight_init: ``orthogonal`` (as SB3: gain sqrt(2), the output layer 0.01), ``xavier`` (uniform) or ``normal``
         (N(0, 0.01^2)); biases start at 0
@@ -70,6 +72,7 @@ class MlpPolicy(BasePolicy):
         net_arch: list[int] | dict[str, list[int]] | None = None,
         activation_fn: type[nn.Module] = nn.Tanh,
         log_std_init: float = 0.0,
+        learn_std: bool = True,
         with_bias: bool = True,
         weight_init: str = "orthogonal",
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
@@ -85,11 +88,13 @@ class MlpPolicy(BasePolicy):
         )
         if weight_init not in WEIGHT_INITS:
             raise ValueError(f"weight_init is {weight_init!r}, but allowed are {', '.join(map(repr, WEIGHT_INITS))}")
+        check_flag("learn_std", learn_std)
         if not math.isfinite(log_std_init):
             raise ValueError(f"log_std_init is {log_std_init}, but must be a finite number")
         self.net_arch = hidden_sizes(net_arch, default=[] if issubclass(features_extractor_class, NatureCNN) else [64, 64])
         self.activation_fn = activation_fn
         self.log_std_init = log_std_init
+        self.learn_std = learn_std
         self.with_bias = with_bias
         self.weight_init = weight_init
 
@@ -100,7 +105,8 @@ class MlpPolicy(BasePolicy):
         last_dim = self.net_arch[-1] if self.net_arch else features_dim
         self.action_net = nn.Linear(last_dim, self.distribution.n_outputs, bias=with_bias)
         if isinstance(action_space, spaces.Box):
-            self.log_std = nn.Parameter(th.full((self.distribution.n_outputs,), float(log_std_init)))
+            log_std = th.full((self.distribution.n_outputs,), float(log_std_init))
+            self.log_std = nn.Parameter(log_std, requires_grad=learn_std)
         self._init_weights()
 
     def _init_weights(self) -> None:
@@ -119,6 +125,7 @@ class MlpPolicy(BasePolicy):
             net_arch=self.net_arch,
             activation_fn=self.activation_fn,
             log_std_init=self.log_std_init,
+            learn_std=self.learn_std,
             with_bias=self.with_bias,
             weight_init=self.weight_init,
             features_extractor_class=self.features_extractor_class,
@@ -193,6 +200,7 @@ class LinearPolicy(MlpPolicy):
     :param observation_space: observation space
     :param action_space: Box, Discrete, MultiDiscrete or MultiBinary space
     :param log_std_init: initial log standard deviation of Box actions
+    :param learn_std: whether the standard deviation of Box actions is learned; False keeps it as it starts
     :param with_bias: whether to add a bias
     :param weight_init: ``normal``, ``xavier`` or ``orthogonal``
     :param normalize_images: whether to divide images by 255
@@ -203,6 +211,7 @@ class LinearPolicy(MlpPolicy):
         observation_space: spaces.Space,
         action_space: spaces.Space,
         log_std_init: float = 0.0,
+        learn_std: bool = True,
         with_bias: bool = False,
         weight_init: str = "normal",
         normalize_images: bool = True,
@@ -212,6 +221,7 @@ class LinearPolicy(MlpPolicy):
             action_space,
             net_arch=[],
             log_std_init=log_std_init,
+            learn_std=learn_std,
             with_bias=with_bias,
             weight_init=weight_init,
             normalize_images=normalize_images,

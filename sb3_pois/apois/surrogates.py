@@ -265,7 +265,7 @@ class LinearGaussianSurrogate(ActionSurrogate):
 
     def _mean_and_log_std(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """Matrix of the mean, a bias as its last column, shape (k, d); log std, shape (k,)."""
-        named = self.parameters.split(theta)
+        named = {**dict(self.policy.named_parameters()), **self.parameters.split(theta)}  # with those that are frozen
         mean = named["action_net.weight"].double()
         if "action_net.bias" in named:
             mean = th.cat([mean, named["action_net.bias"].double().unsqueeze(1)], dim=1)

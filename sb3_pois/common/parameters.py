@@ -9,10 +9,14 @@ class ParameterVector:
     Reads and writes the trainable parameters of a module as one vector. Holds no copy of them.
 
     :param module: module whose parameters to handle
+    :param with_frozen: whether to handle those too that require no gradient
+    :raises ValueError: if no parameter requires a gradient
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    def __init__(self, module: nn.Module, with_frozen: bool = False) -> None:
+        if not any(p.requires_grad for p in module.parameters()):
+            raise ValueError("nothing of the policy requires a gradient, so nothing can be learned: unfreeze a parameter")
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad or with_frozen}
 
     def get(self) -> th.Tensor:
         """

@@ -26,6 +26,7 @@ from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, is_vecenv_wrapped
 from torch import nn
 
+from sb3_pois.common.arguments import check_choice, check_flag, check_integer, check_number
 from sb3_pois.common.bounds import check_bound, check_delta
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.episode_schedule import EpisodeSchedule
@@ -208,8 +209,7 @@ class PoisAlgorithm(BaseAlgorithm):
         check_choice("iw_norm", self.iw_norm, TRAINING_ESTIMATORS)
         check_choice("line_search", self.line_search, STEP_RULES)
         for name in ("center_returns", "natural_gradient"):
-            if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be True or False")
+            check_flag(name, getattr(self, name))
         for name in ("line_search_tol", "gradient_tol"):
             if getattr(self, name) < 0.0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0")
@@ -582,45 +582,6 @@ def _check_finite(name: str, values: Any, schedule: EpisodeSchedule, n_vec_steps
             f"the {name} of environment {bad_envs[0]} at step {n_vec_steps} of the batch is {values[bad_envs[0]]}, "
             "but must be finite: the policy was left as it was before the batch"
         )
-
-
-def check_integer(name: str, value: Any, least: int) -> None:
-    """
-    Refuse what is no integer of at least a certain size.
-
-    :param name: name of the argument
-    :param value: its value
-    :param least: least value that is allowed
-    :raises ValueError: if it is not allowed
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} is {value!r}, but must be an integer >= {least}")
-
-
-def check_number(name: str, value: Any) -> None:
-    """
-    Refuse what is no finite number.
-
-    :param name: name of the argument
-    :param value: its value
-    :raises ValueError: if it is not allowed
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or not np.isfinite(value):
-        raise ValueError(f"{name} is {value!r}, but must be a finite number")
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """
-    Refuse what is not among some choices.
-
-    :param name: name of the argument
-    :param value: its value
-    :param choices: what is allowed
-    :raises ValueError: if it is not allowed
-    """
-    choices = tuple(choices)
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}, but allowed are {', '.join(map(repr, choices))}")
 
 
 def warn_of_stochastic_layers(policy: nn.Module) -> None:

@@ -10,6 +10,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
+from sb3_pois.common.arguments import check_flag
 from sb3_pois.common.net_arch import hidden_sizes
 from sb3_pois.ppois.controllers import Controller, NetworkController
 
@@ -28,6 +29,7 @@ class HyperPolicy(BasePolicy):
     :param mean_init: initial mean: ``controller`` (the controller's own initial parameters), ``normal`` (drawn from
         N(0, 0.01^2)), or the values, shape (n_params,)
     :param log_std_init: initial log standard deviation, one number or one per parameter
+    :param learn_std: whether the standard deviation is learned; False keeps it as it starts
     :ivar controller: the controller
     :ivar mean: mean of the hyperpolicy, float64, shape (n_params,)
     :ivar log_std: log standard deviation of the hyperpolicy, float64, shape (n_params,)
@@ -42,12 +44,15 @@ class HyperPolicy(BasePolicy):
         controller_kwargs: dict[str, Any] | None = None,
         mean_init: str | Sequence[float] | np.ndarray = "controller",
         log_std_init: float | Sequence[float] | np.ndarray = 0.0,
+        learn_std: bool = True,
     ) -> None:
         super().__init__(observation_space, action_space)
+        check_flag("learn_std", learn_std)
         self.controller_class = controller_class
         self.controller_kwargs = controller_kwargs
         self.mean_init = mean_init
         self.log_std_init = log_std_init
+        self.learn_std = learn_std
         self.action_dtype = np.dtype(action_space.dtype)
         if isinstance(action_space, spaces.Box) and self.action_dtype.kind != "f":
             self.action_dtype = np.dtype(np.float32)  # unclipped actions do not fit an integer type
@@ -56,7 +61,7 @@ class HyperPolicy(BasePolicy):
         if isinstance(n_params, bool) or not isinstance(n_params, (int, np.integer)) or n_params < 1:
             raise ValueError(f"{controller_class.__name__}.n_params is {n_params!r}, but must be an integer >= 1")
         self.mean = nn.Parameter(th.from_numpy(self._initial_mean()))
-        self.log_std = nn.Parameter(th.from_numpy(self._initial_log_std()))
+        self.log_std = nn.Parameter(th.from_numpy(self._initial_log_std()), requires_grad=learn_std)
 
     @property
     def n_params(self) -> int:
@@ -86,6 +91,7 @@ class HyperPolicy(BasePolicy):
             controller_kwargs=self.controller_kwargs,
             mean_init=self.mean_init,
             log_std_init=self.log_std_init,
+            learn_std=self.learn_std,
         )
 
     def act(self, params: np.ndarray, observations: Any) -> np.ndarray:
@@ -196,6 +202,7 @@ class MlpPolicy(HyperPolicy):
     :param mean_init: initial mean: ``normal`` (drawn from N(0, 0.01^2)), ``controller`` (Xavier-uniform weights, biases of
         0), or the values, shape (n_params,)
     :param log_std_init: initial log standard deviation, one number or one per parameter
+    :param learn_std: whether the standard deviation is learned; False keeps it as it starts
     :param normalize_images: whether to divide images by 255
     :raises ValueError: if an argument is not allowed
     """
@@ -211,6 +218,7 @@ class MlpPolicy(HyperPolicy):
         with_bias: bool = True,
         mean_init: str | Sequence[float] | np.ndarray = "normal",
         log_std_init: float | Sequence[float] | np.ndarray = 0.0,
+        learn_std: bool = True,
         normalize_images: bool = True,
     ) -> None:
         self.network = dict(
@@ -219,7 +227,7 @@ class MlpPolicy(HyperPolicy):
             with_bias=with_bias,
             normalize_images=normalize_images,
         )
-        super().__init__(observation_space, action_space, NetworkController, self.network, mean_init, log_std_init)
+        super().__init__(observation_space, action_space, NetworkController, self.network, mean_init, log_std_init, learn_std)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         parameters = super()._get_constructor_parameters()
@@ -236,6 +244,7 @@ class LinearPolicy(MlpPolicy):
     :param with_bias: whether to add a bias
     :param mean_init: initial mean: ``normal``, ``controller``, or the values, shape (n_params,)
     :param log_std_init: initial log standard deviation, one number or one per parameter
+    :param learn_std: whether the standard deviation is learned; False keeps it as it starts
     :param normalize_images: whether to divide images by 255
     :raises ValueError: if an argument is not allowed
     """
@@ -247,6 +256,7 @@ class LinearPolicy(MlpPolicy):
         with_bias: bool = False,
         mean_init: str | Sequence[float] | np.ndarray = "normal",
         log_std_init: float | Sequence[float] | np.ndarray = 0.0,
+        learn_std: bool = True,
         normalize_images: bool = True,
     ) -> None:
         super().__init__(
@@ -256,6 +266,7 @@ class LinearPolicy(MlpPolicy):
             with_bias=with_bias,
             mean_init=mean_init,
             log_std_init=log_std_init,
+            learn_std=learn_std,
             normalize_images=normalize_images,
         )
 

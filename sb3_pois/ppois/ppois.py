@@ -181,15 +181,11 @@ class PPOIS(PoisAlgorithm):
         if returns is None:
             return
         buffer = self.rollout_buffer
-        parameters = ParameterVector(self.policy)
-        if len(parameters.parameters) != 2:
-            raise ValueError(
-                f"only {', '.join(parameters.parameters) or 'nothing'} of the policy requires a gradient, but mean and "
-                "log_std have to: neither can be frozen"
-            )
+        parameters = ParameterVector(self.policy, with_frozen=True)
+        learned = [parameter.requires_grad for parameter in parameters.parameters.values()]  # mean, log_std
         group_index = group_index_of(self.grouping, self.policy.controller)
         surrogate = HyperpolicySurrogate(
-            buffer.mean, buffer.log_std, buffer.noise, returns, self.bound, self.iw_norm, self.delta, group_index
+            buffer.mean, buffer.log_std, buffer.noise, returns, self.bound, self.iw_norm, self.delta, group_index, *learned
         )
         result = optimize_offline(
             surrogate,

@@ -41,6 +41,8 @@ class HyperpolicySurrogate(EpisodeSurrogate):
     :param iw_norm: name of the estimator
     :param delta: 1 minus the confidence, in (0, 1]
     :param group_index: group of each controller parameter, shape (n_params,); None for a single group
+    :param learn_mean: whether the mean is to move; its gradient is 0 otherwise
+    :param learn_std: whether the standard deviation is to move; its gradient is 0 otherwise
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class HyperpolicySurrogate(EpisodeSurrogate):
         iw_norm: str,
         delta: float,
         group_index: np.ndarray | None = None,
+        learn_mean: bool = True,
+        learn_std: bool = True,
     ) -> None:
         super().__init__(returns, bound, iw_norm, delta)
         device = returns.device
@@ -61,6 +65,7 @@ class HyperpolicySurrogate(EpisodeSurrogate):
         self.behavioral_mean = th.as_tensor(mean, device=device)
         self.behavioral_log_std = th.as_tensor(log_std, device=device)
         self.noise = GroupedNoise(noise, group_index, device)
+        self.learn_mean, self.learn_std = learn_mean, learn_std
         self.group_of_param = th.as_tensor(group_index, device=device)
         self.all_groups = th.ones(self.noise.n_groups, dtype=th.bool, device=device)
         # Where the last gradient was taken, and what was found there; NaN differs from everything
@@ -134,7 +139,9 @@ class HyperpolicySurrogate(EpisodeSurrogate):
             slope = 2.0 * shift / mixed_variance
             of_shift += factor * slope
             of_log_std += factor * ((slope * shift + 1.0) / (squared_ratio * mixed_variance) - 1.0)
-        return th.cat([of_shift * th.exp(-self.behavioral_log_std), of_log_std])
+        of_mean = of_shift * th.exp(-self.behavioral_log_std)
+        frozen = th.zeros_like(of_mean)
+        return th.cat([of_mean if self.learn_mean else frozen, of_log_std if self.learn_std else frozen])
 
     def _in_behavioral_units(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """Shift a of the mean, and log r of the standard deviations' ratio, each of shape (n_params,)."""
