@@ -154,6 +154,7 @@ def sample_pois_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
             "n_episodes": trial.suggest_categorical("n_episodes", [20, 50, 100, 200]),
             "n_offline_iters": trial.suggest_categorical("n_offline_iters", [5, 10, 20, 50]),
             "log_std_init": trial.suggest_float("log_std_init", -2.0, 0.5),
+            "learn_std": trial.suggest_categorical("learn_std", [True, False]),
             "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
         }
     )
@@ -167,7 +168,8 @@ def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     :return: arguments of the algorithm, and ``normalize`` if the trial decided on it
     """
     hyperparams = dict(sampled_params)
-    policy_kwargs = {"net_arch": NET_ARCHS[hyperparams.pop("net_arch")], "log_std_init": hyperparams.pop("log_std_init")}
+    policy_kwargs = {name: hyperparams.pop(name) for name in ("log_std_init", "learn_std")}
+    policy_kwargs["net_arch"] = NET_ARCHS[hyperparams.pop("net_arch")]
     if "normalize" in hyperparams:
         hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
     # The budget is in episodes, whatever the hyperparameter file has; its policy may have no layers to choose

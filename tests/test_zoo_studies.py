@@ -80,6 +80,7 @@ def test_every_choice_is_accepted(algorithm: type[APOIS] | type[PPOIS]) -> None:
         hyperparams = zoo.sample_pois_params(study.ask(), 1, 1, {})
         model = algorithm(env="Pendulum-v1", **hyperparams)
         assert model.policy.log_std.detach().numpy() == pytest.approx(hyperparams["policy_kwargs"]["log_std_init"])
+        assert model.policy.log_std.requires_grad is hyperparams["policy_kwargs"]["learn_std"]
 
 
 def test_the_budget_of_the_file_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
