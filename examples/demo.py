@@ -67,8 +67,9 @@ def draw_learning_curve(folder: Path) -> Path:
     evaluations = np.load(folder / "evaluations.npz")
     steps = log["time/total_timesteps"]
 
-    figure, (returns, ess, surrogate) = plt.subplots(3, 1, figsize=(8, 10), sharex=True, layout="constrained")
+    figure, (returns, gain, ess) = plt.subplots(3, 1, figsize=(8, 10), sharex=True, layout="constrained")
     figure.suptitle(f"APOIS on {ENV_ID}")
+    returns.set_title("Return: what the batches earned while learning, and what the policy earns without noise")
     returns.plot(steps, log["rollout/ep_rew_mean"], marker=".", label="sampled policy (mean of the batch)")
     returns.plot(
         evaluations["timesteps"],
@@ -80,19 +81,18 @@ def draw_learning_curve(folder: Path) -> Path:
     returns.set_ylabel("return")
     returns.legend()
 
-    ess.plot(steps, log["train/ess"], marker=".", label="effective sample size of the batch")
-    ess.plot(steps, log["rollout/n_episodes"], color="grey", linestyle=":", label="episodes in the batch")
-    ess.set_yscale("log")
-    ess.set_ylabel("episodes")
-    ess.legend()
+    gain.set_title("Gain: by how much each update raised the lower bound of the return, never below 0")
+    gain.plot(steps, log["train/surrogate_improvement"], marker=".")
+    gain.set_ylim(bottom=0.0)
+    gain.set_ylabel("return")
 
-    surrogate.plot(steps, log["train/surrogate_before"], marker=".", label="before the optimisation")
-    surrogate.plot(steps, log["train/surrogate"], marker=".", label="after")
-    surrogate.axhline(0.0, color="grey", linestyle=":", label="mean return of the batch")
-    surrogate.set_ylabel("surrogate, relative to the batch")
-    surrogate.set_xlabel("environment steps")
-    surrogate.set_yscale("symlog", linthresh=10.0)
-    surrogate.legend()
+    ess.set_title("Effective sample size: as how many episodes the batch counts for the new policy")
+    ess.plot(steps, log["train/ess"], marker=".", label="effective sample size")
+    ess.plot(steps, log["rollout/n_episodes"], color="grey", linestyle=":", label="episodes in the batch")
+    ess.set_ylim(bottom=0.0)
+    ess.set_ylabel("episodes")
+    ess.set_xlabel("environment steps")
+    ess.legend()
 
     path = folder / "learning_curve.png"
     figure.savefig(path, dpi=120)

@@ -9,10 +9,12 @@ import argparse
 import gymnasium as gym
 import numpy as np
 
-from sb3_pois import APOIS
+from sb3_pois import APOIS, PPOIS
+
+ALGORITHMS = {"apois": APOIS, "ppois": PPOIS}
 
 
-def run_episode(model: APOIS, env: gym.Env, seed: int) -> float:
+def run_episode(model: APOIS | PPOIS, env: gym.Env, seed: int) -> float:
     """
     Run one episode with the most likely actions.
 
@@ -35,12 +37,13 @@ def main() -> None:
     """Evaluate a saved model from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", help="zip file that model.save wrote")
+    parser.add_argument("--algo", choices=ALGORITHMS, default="apois", help="algorithm that saved it")
     parser.add_argument("--env", default="InvertedPendulum-v5", help="Gymnasium id of the environment")
     parser.add_argument("--episodes", type=int, default=20, help="number of episodes")
     parser.add_argument("--seed", type=int, default=1000, help="seed of the first episode")
     arguments = parser.parse_args()
 
-    model = APOIS.load(arguments.path)
+    model = ALGORITHMS[arguments.algo].load(arguments.path)
     env = gym.make(arguments.env)
     returns = [run_episode(model, env, arguments.seed + i) for i in range(arguments.episodes)]
     env.close()

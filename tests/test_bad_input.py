@@ -87,6 +87,27 @@ def test_bad_policy_kwargs(case: Case) -> None:
 
 
 @for_each_algorithm
+def test_no_environment(case: Case) -> None:
+    with pytest.raises(ValueError, match="env is None, but a new model needs the environment"):
+        case.make(None)
+
+
+@for_each_algorithm
+def test_policy_kwargs_that_are_no_dict(case: Case) -> None:
+    with pytest.raises(ValueError, match=r"policy_kwargs is \[1\], but must be a dict"):
+        case.make(ControlEnv(), policy_kwargs=[1])
+
+
+@for_each_algorithm
+def test_file_of_another_algorithm(case: Case, tmp_path: Path) -> None:
+    case.make(ControlEnv()).save(tmp_path / "model")
+    for other in CASES.values():
+        if not issubclass(other.algorithm, case.algorithm) and not issubclass(case.algorithm, other.algorithm):
+            with pytest.raises(ValueError, match="what another algorithm saved, its own class has to load"):
+                other.algorithm.load(tmp_path / "model")
+
+
+@for_each_algorithm
 def test_attributes_set_later_are_not_trusted_after_a_load(case: Case, tmp_path: Path) -> None:
     model = case.make(ControlEnv())
     model.delta = 2.0

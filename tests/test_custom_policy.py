@@ -141,7 +141,7 @@ def test_own_subclass_of_a_policy(case: Case, tmp_path: Any) -> None:
 
 @for_each_algorithm
 def test_other_policies_are_refused(case: Case) -> None:
-    with pytest.raises(ValueError, match="Policy NoSuchPolicy unknown"):
+    with pytest.raises(ValueError, match="policy is 'NoSuchPolicy', but allowed are .*'MlpPolicy'"):
         case.make(ControlEnv(), "NoSuchPolicy")
     with pytest.raises((ValueError, TypeError), match="ActorCriticPolicy"):
         case.make(ControlEnv(), ActorCriticPolicy)

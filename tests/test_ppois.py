@@ -342,8 +342,10 @@ def test_predict_refuses_what_does_not_fit(model):
             model.predict((obs, {}), deterministic=deterministic)
         with pytest.raises(ValueError, match="Unexpected observation shape"):
             model.predict(np.zeros((3, 5), dtype=np.float32), deterministic=deterministic)
-    with pytest.raises(ValueError, match=r"state has the shape \(1, 2\), but the observation asks for \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"state has parts of the shapes \[\(1, 2\)\], but the observation asks for \(3, 2\)"):
         model.predict(obs, state=(np.zeros((1, 2)),), deterministic=False)
+    with pytest.raises(ValueError, match=r"state has parts of the shapes \[\]"):
+        model.predict(obs, state=(), deterministic=False)
     with pytest.raises(ValueError, match="episode_start has 2 entries, but the observation asks for 3"):
         model.predict(obs, state=(np.zeros((3, 2)),), episode_start=[True, False], deterministic=False)
 

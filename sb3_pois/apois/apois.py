@@ -138,9 +138,9 @@ class APOIS(PoisAlgorithm):
             raise ValueError(f"fisher_damping is {self.fisher_damping}, but must be > 0")
 
     def _make_policy(self) -> MlpPolicy:
+        if not (isinstance(self.policy_class, type) and issubclass(self.policy_class, MlpPolicy)):
+            self._refuse_policy_class("sb3_pois.apois.MlpPolicy")
         policy = self.policy_class(self.observation_space, self.action_space, **self.policy_kwargs)
-        if not isinstance(policy, MlpPolicy):
-            raise ValueError(f"policy is {self.policy_class.__name__}, but must be a subclass of sb3_pois.apois.MlpPolicy")
         warn_of_stochastic_layers(policy)
         return policy.to(self.device)
 

@@ -11,7 +11,7 @@ import warnings
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -159,11 +159,26 @@ class PoisAlgorithm(BaseAlgorithm):
     # Construction, validation, life cycle
 
     def _setup_model(self) -> None:
+        if not hasattr(self, "observation_space"):
+            raise ValueError("env is None, but a new model needs the environment whose spaces it is for")
+        if not isinstance(self.policy_kwargs, dict):
+            raise ValueError(f"policy_kwargs is {self.policy_kwargs!r}, but must be a dict")
         self._validate_arguments()
         super().set_random_seed(self._seed_of_now())
         self.policy = self._make_policy()
         self.policy.set_training_mode(False)
         self.rollout_buffer = self._make_buffer()
+
+    def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
+        check_choice("policy", policy_name, self.policy_aliases)
+        return super()._get_policy_from_name(policy_name)
+
+    def _refuse_policy_class(self, allowed: str) -> NoReturn:
+        given = self.policy_class
+        name = f"{given.__module__}.{given.__qualname__}" if isinstance(given, type) else repr(given)
+        raise ValueError(
+            f"policy is {name}, but must be a subclass of {allowed}; what another algorithm saved, its own class has to load"
+        )
 
     @abstractmethod
     def _make_policy(self) -> BasePolicy:

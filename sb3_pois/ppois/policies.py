@@ -163,9 +163,10 @@ class HyperPolicy(BasePolicy):
         """Controller parameters of the environments, drawn anew where an episode starts."""
         if state is None:
             return self.draw_params(n_envs)
+        shapes = [np.shape(part) for part in state]
+        if shapes != [(n_envs, self.n_params)]:
+            raise ValueError(f"state has parts of the shapes {shapes}, but the observation asks for {(n_envs, self.n_params)}")
         params = np.array(state[0])
-        if params.shape != (n_envs, self.n_params):
-            raise ValueError(f"state has the shape {params.shape}, but the observation asks for {(n_envs, self.n_params)}")
         if episode_start is not None:
             starts = np.ravel(episode_start).astype(bool)
             if len(starts) != n_envs:

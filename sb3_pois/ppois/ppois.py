@@ -160,10 +160,7 @@ class PPOIS(PoisAlgorithm):
         elif isinstance(policy_class, type) and issubclass(policy_class, HyperPolicy):
             policy = policy_class(**spaces_and_kwargs)
         else:
-            raise ValueError(
-                f"policy is {policy_class!r}, but must be a subclass of sb3_pois.ppois.Controller or "
-                "sb3_pois.ppois.HyperPolicy"
-            )
+            self._refuse_policy_class("sb3_pois.ppois.Controller or sb3_pois.ppois.HyperPolicy")
         group_index_of(self.grouping, policy.controller)  # refuses what is no partition of the parameters
         return policy.to(self.device)
 
