@@ -43,6 +43,7 @@ WEIGHT_INITS: dict[str, Callable[[nn.Linear, bool], None]] = {
     "xavier": _xavier,
     "normal": _normal,
 }
+IN_PLACE_ACTIVATIONS: dict[type[nn.Module], Callable[[th.Tensor], th.Tensor]] = {nn.Tanh: th.tanh_, nn.ReLU: th.relu_}
 
 
 class MlpPolicy(BasePolicy):
@@ -101,7 +102,7 @@ class MlpPolicy(BasePolicy):
         self.distribution = make_action_distribution(action_space)
         self.features_extractor = self.make_features_extractor()
         features_dim = self.features_extractor.features_dim
-        self.mlp = nn.Sequential(*create_mlp(features_dim, -1, self.net_arch, activation_fn, with_bias=with_bias))
+        self.mlp = _HiddenLayers(*create_mlp(features_dim, -1, self.net_arch, activation_fn, with_bias=with_bias))
         last_dim = self.net_arch[-1] if self.net_arch else features_dim
         self.action_net = nn.Linear(last_dim, self.distribution.n_outputs, bias=with_bias)
         if isinstance(action_space, spaces.Box):
@@ -191,6 +192,15 @@ class MlpPolicy(BasePolicy):
     def _array_forward_by_tensors(self, observation: Any) -> ArrayParams:
         with th.no_grad():
             return tuple(param.cpu().numpy() for param in self(obs_as_tensor(observation, self.device)))
+
+
+class _HiddenLayers(nn.Sequential):
+    """Linear layers whose activations overwrite their outputs: a new array takes longer to come by than to compute."""
+
+    def forward(self, x: th.Tensor) -> th.Tensor:
+        for layer in self:
+            x = IN_PLACE_ACTIVATIONS.get(type(layer), layer)(x)
+        return x
 
 
 class LinearPolicy(MlpPolicy):

@@ -568,7 +568,7 @@ class _EnvActions:
 
     def __call__(self, actions: np.ndarray, schedule: EpisodeSchedule) -> np.ndarray:
         if self.box is not None:
-            actions = np.clip(actions, self.box.low, self.box.high)
+            actions = actions.clip(self.box.low, self.box.high)
         if not schedule.all_active:
             actions = actions.copy()
             actions[~schedule.active] = self.idle_action

@@ -7,7 +7,7 @@ import numpy as np
 import torch as th
 
 # Numbers that are worked on at once: on a CPU their float64 copies stay in its cache
-CHUNK_SIZE = {"cpu": 2**17, "cuda": 2**24}
+CHUNK_SIZE = {"cpu": 2**16, "cuda": 2**24}
 
 
 class _Chunk(NamedTuple):
@@ -45,6 +45,7 @@ class GroupedNoise:
             chunk._replace(noise=th.as_tensor(_noise_of(chunk, noise, None if in_order else order_of_params), device=device))
             for chunk in _plan_chunks(sizes[order_of_groups], self.n_episodes, CHUNK_SIZE.get(device.type, 2**24))
         ]
+        self.scratch = th.empty(max(chunk.noise.numel() for chunk in self.chunks), dtype=th.float64, device=device)
 
     def quadratic_forms(self, quadratic: th.Tensor, linear: th.Tensor, groups: th.Tensor) -> th.Tensor:
         r"""
@@ -59,7 +60,7 @@ class GroupedNoise:
         forms = th.empty(self.n_groups, self.n_episodes, dtype=th.float64, device=quadratic.device)
         for chunk in self._chunks_of(groups):
             n_groups, group_size, _ = chunk.noise.shape
-            noise = chunk.noise.to(th.float64, copy=True)
+            noise = self._in_float64(chunk.noise)
             part = linear[chunk.params].view(n_groups, 1, group_size) @ noise
             part.baddbmm_(quadratic[chunk.params].view(n_groups, 1, group_size), noise.square_())
             forms[chunk.groups, chunk.episodes] = part.squeeze(1)
@@ -77,13 +78,17 @@ class GroupedNoise:
         factors_in_order[self.place_of_group[groups]] = factors
         sums = th.zeros(2, self.n_params, dtype=th.float64, device=factors.device)
         for chunk in self._chunks_of(groups):
-            noise = chunk.noise.to(th.float64, copy=True)
+            noise = self._in_float64(chunk.noise)
             weights = factors_in_order[chunk.groups, chunk.episodes].unsqueeze(2)
             sums[0, chunk.params] += (noise @ weights).flatten()
             sums[1, chunk.params] += (noise.square_() @ weights).flatten()
         if not isinstance(self.order_of_params, slice):
             sums = th.empty_like(sums).index_copy(1, self.order_of_params, sums)
         return sums[0], sums[1]
+
+    def _in_float64(self, noise: th.Tensor) -> th.Tensor:
+        """Copy a chunk's noise to where the last chunk's was: memory that is asked for anew costs more than the copying."""
+        return self.scratch[: noise.numel()].view(noise.shape).copy_(noise)
 
     def _chunks_of(self, groups: th.Tensor) -> Iterator[_Chunk]:
         wanted = groups[self.order_of_groups].tolist()
