@@ -45,6 +45,7 @@ from sb3_pois.common.buffers import EpisodeRolloutBuffer
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 DEEP = {"net_arch": [100, 50, 25], "weight_init": "xavier"}
 # Steps per rollout of PPO and TRPO: their defaults for eight environments
@@ -196,8 +197,11 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         rows = table[table.task == task].iloc[::-1]
         bars = axis.barh(rows.contender, rows["steps/s"])
         axis.bar_label(bars, [f"{rate:,.0f}" for rate in rows["steps/s"]], padding=3)
-        axis.set_title(f"{task}: environment steps per second, one thread")
+        axis.set_title(task)
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_xlim(right=1.2 * rows["steps/s"].max())
+    figure.supxlabel("environment steps per second, one thread")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
@@ -235,30 +239,33 @@ def batches(n_rounds: int) -> pd.DataFrame:
             rates.append(n_useful / (time.perf_counter() - start))
         mean_length = float(model.rollout_buffer.episode_lengths.mean())
         rows.append({"setting": name, "useful steps/s": np.median(rates), "mean length": mean_length})
-    rows.append(npois_first_batch())
+    rows += [npois_first_batch("batch_timesteps", 50_000), npois_first_batch("n_episodes", 7_000)]
     return pd.DataFrame(rows)
 
 
-def npois_first_batch() -> dict[str, Any]:
+def npois_first_batch(budget: str, size: int) -> dict[str, Any]:
     """
-    Optimise N-POIS with a deep controller on its first batch of 50,000 steps, in a process of its own.
+    Optimise N-POIS with a deep controller on its first batch, in a process of its own.
 
+    :param budget: ``batch_timesteps`` or ``n_episodes``
+    :param size: how many of them
     :return: one row: seconds of the optimisation and peak memory above the interpreter's
     """
-    printed = subprocess.run([sys.executable, __file__, "--npois-first-batch"], capture_output=True, text=True, check=True)
-    seconds, mebibytes, n_episodes = printed.stdout.split()[-3:]
-    name = f"N-POIS 100-50-25, 50,000 steps ({n_episodes} episodes), 20 offline iterations"
+    command = [sys.executable, __file__, "--npois-first-batch", budget, str(size)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds, mebibytes, n_episodes, n_steps = printed.stdout.split()[-4:]
+    name = f"N-POIS 100-50-25, {n_episodes} episodes of {n_steps} steps in all, 20 offline iterations"
     return {"setting": name, "optimisation s": float(seconds), "peak MiB": float(mebibytes)}
 
 
-def _npois_first_batch() -> None:
+def _npois_first_batch(budget: str, size: str) -> None:
     baseline = _peak_mebibytes()
     env = make_env(CARTPOLE)
     model = PPOIS(
         "MlpPolicy",
         env,
-        batch_timesteps=50_000,
         n_offline_iters=20,
+        **{budget: int(size)},  # type: ignore[arg-type]
         grouping="neuron",
         bound="max-ess",
         policy_kwargs={"net_arch": [100, 50, 25]},
@@ -270,7 +277,8 @@ def _npois_first_batch() -> None:
     model.collect_rollouts(model.env, callback, model.rollout_buffer)
     start = time.perf_counter()
     model.train()
-    print(time.perf_counter() - start, _peak_mebibytes() - baseline, model.rollout_buffer.n_episodes)
+    seconds = time.perf_counter() - start
+    print(seconds, _peak_mebibytes() - baseline, model.rollout_buffer.n_episodes, model.rollout_buffer.n_steps)
 
 
 def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int, max_chunk_steps: int = 16_384) -> Any:
@@ -439,12 +447,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of")
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps per contender and round")
     parser.add_argument("--folder", type=Path, default=Path("throughput"), help="where the tables and the picture go")
-    parser.add_argument("--npois-first-batch", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--npois-first-batch", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--million-steps", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     th.set_num_threads(1)
     if arguments.npois_first_batch:
-        _npois_first_batch()
+        _npois_first_batch(*arguments.npois_first_batch)
         return
     if arguments.million_steps:
         _million_steps()
