@@ -122,6 +122,9 @@ def test_nothing_to_learn(case: Case) -> None:
 
 @for_each_algorithm
 def test_learn_std_is_true_or_false(case: Case) -> None:
+    for learn_std in (np.bool_(True), np.bool_(False)):
+        model = case.make(ControlEnv(), policy_kwargs=dict(learn_std=learn_std))
+        assert model.policy.log_std.requires_grad is bool(learn_std)
     with pytest.raises(ValueError, match="learn_std is 'no', but must be True or False"):
         case.make(ControlEnv(), policy_kwargs=dict(learn_std="no"))
 

@@ -107,7 +107,7 @@ class MlpPolicy(BasePolicy):
         self.action_net = nn.Linear(last_dim, self.distribution.n_outputs, bias=with_bias)
         if isinstance(action_space, spaces.Box):
             log_std = th.full((self.distribution.n_outputs,), float(log_std_init))
-            self.log_std = nn.Parameter(log_std, requires_grad=learn_std)
+            self.log_std = nn.Parameter(log_std, requires_grad=bool(learn_std))
         self._init_weights()
 
     def _init_weights(self) -> None:

@@ -61,7 +61,7 @@ class HyperPolicy(BasePolicy):
         if isinstance(n_params, bool) or not isinstance(n_params, (int, np.integer)) or n_params < 1:
             raise ValueError(f"{controller_class.__name__}.n_params is {n_params!r}, but must be an integer >= 1")
         self.mean = nn.Parameter(th.from_numpy(self._initial_mean()))
-        self.log_std = nn.Parameter(th.from_numpy(self._initial_log_std()), requires_grad=learn_std)
+        self.log_std = nn.Parameter(th.from_numpy(self._initial_log_std()), requires_grad=bool(learn_std))
 
     @property
     def n_params(self) -> int:
