@@ -153,7 +153,7 @@ def sample_pois_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
             "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
             "n_episodes": trial.suggest_categorical("n_episodes", [20, 50, 100, 200]),
             "n_offline_iters": trial.suggest_categorical("n_offline_iters", [5, 10, 20, 50]),
-            "log_std_init": trial.suggest_float("log_std_init", -2.0, 0.5),
+            "log_std_init": trial.suggest_float("log_std_init", -2.0, 1.0),
             "learn_std": trial.suggest_categorical("learn_std", [True, False]),
             "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
         }
