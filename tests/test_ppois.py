@@ -172,6 +172,19 @@ def test_learns_the_identity(env):
     assert float(mean) >= 9.0  # type: ignore[arg-type]
 
 
+def test_torch_parameters_of_a_controller_are_not_learned():
+    class Holding(Proportional, th.nn.Module):
+        def __init__(self, *args):
+            th.nn.Module.__init__(self)
+            self.own = th.nn.Parameter(th.ones(3))
+            super().__init__(*args)
+
+    model: Any = PPOIS(Holding, Targets(), n_episodes=20, seed=0)
+    mean = model.policy.mean.detach().clone()
+    model.learn(20)
+    assert th.equal(model.policy.controller.own, th.ones(3)) and not th.equal(model.policy.mean, mean)
+
+
 def test_what_is_stored_is_what_acted():
     """The return of an episode is that of its own controller, whatever ran beside it."""
     model: Any = PPOIS(Proportional, DummyVecEnv([Targets] * 3), n_episodes=20, seed=0)

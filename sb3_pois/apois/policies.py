@@ -21,7 +21,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
 from sb3_pois.apois.action_distributions import ArrayParams, Params, make_action_distribution
-from sb3_pois.common.arguments import check_flag
+from sb3_pois.common.arguments import check_choice, check_flag
 from sb3_pois.common.array_network import array_network
 from sb3_pois.common.net_arch import hidden_sizes
 
@@ -87,8 +87,7 @@ class MlpPolicy(BasePolicy):
             features_extractor_kwargs,
             normalize_images=normalize_images,
         )
-        if weight_init not in WEIGHT_INITS:
-            raise ValueError(f"weight_init is {weight_init!r}, but allowed are {', '.join(map(repr, WEIGHT_INITS))}")
+        check_choice("weight_init", weight_init, WEIGHT_INITS)
         check_flag("learn_std", learn_std)
         if not math.isfinite(log_std_init):
             raise ValueError(f"log_std_init is {log_std_init}, but must be a finite number")

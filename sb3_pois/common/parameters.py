@@ -1,4 +1,6 @@
-"""Flat view of a module's trainable parameters, the form in which the optimisation handles them."""
+"""Flat view of a module's parameters, the form in which the optimisation handles them."""
+
+from collections.abc import Iterable
 
 import torch as th
 from torch import nn
@@ -6,17 +8,20 @@ from torch import nn
 
 class ParameterVector:
     """
-    Reads and writes the trainable parameters of a module as one vector. Holds no copy of them.
+    Reads and writes parameters of a module as one vector. Holds no copy of them.
 
     :param module: module whose parameters to handle
-    :param with_frozen: whether to handle those too that require no gradient
-    :raises ValueError: if no parameter requires a gradient
+    :param names: the parameters to handle, frozen or not, in this order; None for all that require a gradient
+    :raises ValueError: if none of them requires a gradient
     """
 
-    def __init__(self, module: nn.Module, with_frozen: bool = False) -> None:
-        if not any(p.requires_grad for p in module.parameters()):
+    def __init__(self, module: nn.Module, names: Iterable[str] | None = None) -> None:
+        if names is None:
+            self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        else:
+            self.parameters = {name: module.get_parameter(name) for name in names}
+        if not any(p.requires_grad for p in self.parameters.values()):
             raise ValueError("nothing of the policy requires a gradient, so nothing can be learned: unfreeze a parameter")
-        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad or with_frozen}
 
     def get(self) -> th.Tensor:
         """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
-# Numbers that are worked on at once: on a CPU their float64 copies stay in its cache
+# Numbers that are worked on at once: on a CPU their float64 copy stays in its cache
 CHUNK_SIZE = {"cpu": 2**16, "cuda": 2**24}
 
 

@@ -10,7 +10,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
-from sb3_pois.common.arguments import check_flag
+from sb3_pois.common.arguments import check_flag, check_integer
 from sb3_pois.common.net_arch import hidden_sizes
 from sb3_pois.ppois.controllers import Controller, NetworkController
 
@@ -57,9 +57,7 @@ class HyperPolicy(BasePolicy):
         if isinstance(action_space, spaces.Box) and self.action_dtype.kind != "f":
             self.action_dtype = np.dtype(np.float32)  # unclipped actions do not fit an integer type
         self.controller = controller_class(observation_space, action_space, **(controller_kwargs or {}))
-        n_params = getattr(self.controller, "n_params", None)
-        if isinstance(n_params, bool) or not isinstance(n_params, (int, np.integer)) or n_params < 1:
-            raise ValueError(f"{controller_class.__name__}.n_params is {n_params!r}, but must be an integer >= 1")
+        check_integer(f"{controller_class.__name__}.n_params", getattr(self.controller, "n_params", None), least=1)
         self.mean = nn.Parameter(th.from_numpy(self._initial_mean()))
         self.log_std = nn.Parameter(th.from_numpy(self._initial_log_std()), requires_grad=bool(learn_std))
 

@@ -178,11 +178,19 @@ class PPOIS(PoisAlgorithm):
         if returns is None:
             return
         buffer = self.rollout_buffer
-        parameters = ParameterVector(self.policy, with_frozen=True)
-        learned = [parameter.requires_grad for parameter in parameters.parameters.values()]  # mean, log_std
+        parameters = ParameterVector(self.policy, ("mean", "log_std"))
         group_index = group_index_of(self.grouping, self.policy.controller)
         surrogate = HyperpolicySurrogate(
-            buffer.mean, buffer.log_std, buffer.noise, returns, self.bound, self.iw_norm, self.delta, group_index, *learned
+            buffer.mean,
+            buffer.log_std,
+            buffer.noise,
+            returns,
+            self.bound,
+            self.iw_norm,
+            self.delta,
+            group_index,
+            learn_mean=self.policy.mean.requires_grad,
+            learn_std=self.policy.log_std.requires_grad,
         )
         result = optimize_offline(
             surrogate,

@@ -140,8 +140,10 @@ class HyperpolicySurrogate(EpisodeSurrogate):
             of_shift += factor * slope
             of_log_std += factor * ((slope * shift + 1.0) / (squared_ratio * mixed_variance) - 1.0)
         of_mean = of_shift * th.exp(-self.behavioral_log_std)
-        frozen = th.zeros_like(of_mean)
-        return th.cat([of_mean if self.learn_mean else frozen, of_log_std if self.learn_std else frozen])
+        for part, is_learned in ((of_mean, self.learn_mean), (of_log_std, self.learn_std)):
+            if not is_learned:
+                part.zero_()
+        return th.cat([of_mean, of_log_std])
 
     def _in_behavioral_units(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """Shift a of the mean, and log r of the standard deviations' ratio, each of shape (n_params,)."""
