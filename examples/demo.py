@@ -69,7 +69,7 @@ def draw_learning_curve(folder: Path) -> Path:
 
     figure, (returns, gain, ess) = plt.subplots(3, 1, figsize=(8, 10), sharex=True, layout="constrained")
     figure.suptitle(f"APOIS on {ENV_ID}")
-    returns.set_title("Return: what the batches earned while learning, and what the policy earns without noise")
+    returns.set_title("Return: of the batches, and of the policy without noise")
     returns.plot(steps, log["rollout/ep_rew_mean"], marker=".", label="sampled policy (mean of the batch)")
     returns.plot(
         evaluations["timesteps"],
