@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch as th
 
-from sb3_pois.common.arguments import check_choice
 from sb3_pois.common.estimators import ESTIMATORS
 from sb3_pois.common.importance import effective_sample_size
 
@@ -101,7 +100,7 @@ def penalty(bound: str, returns: th.Tensor, log_weights: th.Tensor, log_d2: th.T
     :return: penalty in units of return, shape (...)
     :raises ValueError: if the bound is unknown or lacks its divergence, or delta lies outside (0, 1]
     """
-    check_choice("bound", bound, BOUNDS)
+    check_bound(bound)
     check_delta(delta)
     return_scale, uses_divergence = BOUNDS[bound]
     if uses_divergence and log_d2 is None:
@@ -135,7 +134,7 @@ def lower_bound(
     :raises ValueError: if the bound is unknown or lacks its divergence, the estimator is unknown, or delta lies
         outside (0, 1]
     """
-    check_choice("iw_norm", iw_norm, ESTIMATORS)
+    check_iw_norm(iw_norm)
     estimate = ESTIMATORS[iw_norm](log_weights, returns)
     confidence_penalty = penalty(bound, returns, log_weights, log_d2, delta)
     value = estimate - confidence_penalty
@@ -144,6 +143,17 @@ def lower_bound(
     if log_d2 is not None and BOUNDS[bound].uses_divergence:
         feasible = feasible & th.isfinite(log_d2)
     return LowerBound(th.where(feasible, value, th.full_like(value, -math.inf)), estimate, confidence_penalty)
+
+
+def check_bound(bound: str) -> None:
+    """
+    Refuse a bound that does not exist.
+
+    :param bound: name of the bound
+    :raises ValueError: if it is unknown
+    """
+    if bound not in list(BOUNDS):  # a dict would hash whatever was given
+        raise ValueError(f"bound is {bound!r}, but allowed are {', '.join(map(repr, BOUNDS))}")
 
 
 def check_delta(delta: float) -> None:
@@ -155,3 +165,14 @@ def check_delta(delta: float) -> None:
     """
     if not 0.0 < delta <= 1.0:
         raise ValueError(f"delta is {delta}, but must lie in (0, 1]")
+
+
+def check_iw_norm(iw_norm: str) -> None:
+    """
+    Refuse an estimator that does not exist.
+
+    :param iw_norm: name of the estimator
+    :raises ValueError: if it is unknown
+    """
+    if iw_norm not in ESTIMATORS:
+        raise ValueError(f"iw_norm is {iw_norm!r}, but allowed are {', '.join(map(repr, ESTIMATORS))}")

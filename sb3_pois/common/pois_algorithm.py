@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, is_vecenv_wr
 from torch import nn
 
 from sb3_pois.common.arguments import check_choice, check_flag, check_integer, check_number
-from sb3_pois.common.bounds import BOUNDS, check_delta
+from sb3_pois.common.bounds import check_bound, check_delta
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.episode_schedule import EpisodeSchedule
 from sb3_pois.common.episode_surrogate import EpisodeSurrogate
@@ -215,7 +215,7 @@ class PoisAlgorithm(BaseAlgorithm):
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma is {self.gamma}, but must lie in [0, 1]")
         check_delta(self.delta)
-        check_choice("bound", self.bound, BOUNDS)
+        check_bound(self.bound)
         if self.iw_norm == "regression":
             raise ValueError(
                 "iw_norm is 'regression', which jumps where the optimisation starts and so serves evaluation only: "
