@@ -9,6 +9,7 @@ Importing this module registers both algorithms with RL Zoo; running it is RL Zo
 import argparse
 import copy
 import importlib
+import inspect
 import os
 import runpy
 import sys
@@ -20,6 +21,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
 from sb3_pois import APOIS, PPOIS, envs
+from sb3_pois.common.net_arch import hidden_sizes
 
 INSTALL_HINT = "RL Zoo's commands need: pip install 'sb3_pois[zoo]'"
 
@@ -55,7 +57,8 @@ HYPERPARAMS_FOLDER = next(
 # What the native vector environments understand of --env-kwargs
 NATIVE_ENV_KWARGS = {"max_episode_steps", "render_mode"}
 
-NET_ARCHS = {"linear": [], "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
+# Sizes of hidden layers; None is the linear policy
+NET_ARCHS: dict[str, list[int] | None] = {"linear": None, "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
 NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
 
 
@@ -130,13 +133,29 @@ class PoisExperimentManager(ExperimentManager):
         """
         if self.algo not in ALGORITHMS:
             return super().objective(trial)
-        normalize = NORMALIZE if trial.suggest_categorical("normalize", [False, True]) else False
-        manager = copy.copy(self)  # trials may run side by side, each with its own normalisation
-        manager._preprocess_normalization({**self._hyperparams, "normalize": normalize})
+        if trial.number == 0:  # only here is the study at hand: RL Zoo creates and runs it in one method
+            self._enqueue_default(trial.study)
+        manager = self._with_normalization(trial.suggest_categorical("normalize", [False, True]))
         return ExperimentManager.objective(manager, trial)
 
+    def _with_normalization(self, normalize: bool) -> "PoisExperimentManager":
+        """Copy of this manager with its own normalisation, for trials may run side by side."""
+        manager = copy.copy(self)
+        manager._preprocess_normalization({**self._hyperparams, "normalize": NORMALIZE if normalize else False})
+        return manager
 
-def sample_pois_params(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    def _enqueue_default(self, study: optuna.Study) -> None:
+        """Let the study's next trial be the hyperparameters that it starts from, so that its best is no worse."""
+        choices = choices_of(ALGORITHMS[self.algo], self._hyperparams)
+        if choices is None or self._with_normalization(self.normalize).normalize_kwargs != self.normalize_kwargs:
+            print("The hyperparameters that this study starts from are beyond its choices: no trial will try them")
+        else:
+            study.enqueue_trial({**choices, "normalize": self.normalize})
+
+
+def sample_pois_params(
+    trial: optuna.trial.BaseTrial, n_actions: int, n_envs: int, additional_args: dict[str, Any]
+) -> dict[str, Any]:
     """
     Choose the hyperparameters that APOIS and PPOIS share.
 
@@ -151,9 +170,9 @@ def sample_pois_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
             "delta": trial.suggest_float("delta", 0.05, 1.0),
             "bound": trial.suggest_categorical("bound", ["max-d2", "std-d2", "max-ess", "std-ess"]),
             "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
-            "n_episodes": trial.suggest_categorical("n_episodes", [20, 50, 100, 200]),
-            "n_offline_iters": trial.suggest_categorical("n_offline_iters", [5, 10, 20, 50]),
-            "log_std_init": trial.suggest_float("log_std_init", -2.0, 1.0),
+            "n_episodes": trial.suggest_int("n_episodes", 10, 200, log=True),
+            "n_offline_iters": trial.suggest_int("n_offline_iters", 2, 50, log=True),
+            "log_std_init": trial.suggest_float("log_std_init", -3.0, 1.0),
             "learn_std": trial.suggest_categorical("learn_std", [True, False]),
             "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
         }
@@ -169,11 +188,52 @@ def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     """
     hyperparams = dict(sampled_params)
     policy_kwargs = {name: hyperparams.pop(name) for name in ("log_std_init", "learn_std")}
-    policy_kwargs["net_arch"] = NET_ARCHS[hyperparams.pop("net_arch")]
+    net_arch = NET_ARCHS[hyperparams.pop("net_arch")]
+    if net_arch is not None:
+        policy_kwargs["net_arch"] = net_arch
     if "normalize" in hyperparams:
         hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
-    # The budget is in episodes, whatever the hyperparameter file has; its policy may have no layers to choose
-    return {**hyperparams, "batch_timesteps": None, "policy": "MlpPolicy", "policy_kwargs": policy_kwargs}
+    # The budget is in episodes, whatever the hyperparameter file has
+    policy = "LinearPolicy" if net_arch is None else "MlpPolicy"
+    return {**hyperparams, "batch_timesteps": None, "policy": policy, "policy_kwargs": policy_kwargs}
+
+
+def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any] | None:
+    """
+    Turn hyperparameters into what a trial records that chooses them: the inverse of :func:`convert_pois_params`.
+
+    :param algorithm: APOIS or PPOIS
+    :param hyperparams: arguments of its constructor
+    :return: values by the names under which trials record them; None if no trial can choose these hyperparameters
+    """
+    arguments = _complete(algorithm, hyperparams)
+    policy_kwargs = arguments["policy_kwargs"]
+    sizes = policy_kwargs.get("net_arch")
+    choices = {
+        **{name: arguments[name] for name in ("delta", "bound", "iw_norm", "n_episodes", "n_offline_iters")},
+        **{name: policy_kwargs.get(name) for name in ("log_std_init", "learn_std")},
+        "net_arch": next((name for name, net_arch in NET_ARCHS.items() if net_arch == sizes), None),
+    }
+    try:
+        chosen = sample_pois_params(optuna.trial.FixedTrial(choices), 0, 0, {})
+    except ValueError:
+        return None
+    return choices if _complete(algorithm, {**hyperparams, **chosen}) == arguments else None
+
+
+def _complete(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of an algorithm and of its policy with their defaults."""
+    arguments = {**_defaults(algorithm), **hyperparams}
+    policy = arguments["policy"]
+    policy_kwargs = {**_defaults(algorithm.policy_aliases.get(policy, policy)), **(arguments["policy_kwargs"] or {})}
+    if "net_arch" in policy_kwargs:
+        policy_kwargs["net_arch"] = hidden_sizes(policy_kwargs["net_arch"])
+    return {**arguments, "policy_kwargs": policy_kwargs}
+
+
+def _defaults(function: Callable) -> dict[str, Any]:
+    """Default arguments of a function or class."""
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
 
 
 def register() -> None:

@@ -1,6 +1,7 @@
 """RL Zoo's studies with APOIS and PPOIS: what a trial chooses, what its reload builds, and how it fails."""
 
 import argparse
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,48 @@ def test_every_choice_is_accepted(algorithm: type[APOIS] | type[PPOIS]) -> None:
         model = algorithm(env="Pendulum-v1", **hyperparams)
         assert model.policy.log_std.detach().numpy() == pytest.approx(hyperparams["policy_kwargs"]["log_std_init"])
         assert model.policy.log_std.requires_grad is hyperparams["policy_kwargs"]["learn_std"]
+
+
+@pytest.mark.parametrize("file", sorted(zoo.HYPERPARAMS_FOLDER.glob("*pois.yml")), ids=lambda file: file.stem)
+def test_the_second_trial_is_what_the_study_starts_from(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = record_calls(monkeypatch, file.stem)
+    for hyperparams in {yaml.dump(entry): entry for entry in yaml.safe_load(file.read_text()).values()}.values():
+        hyperparams = {**hyperparams, "n_timesteps": 40, "n_envs": 2}
+        calls.clear()
+        make_manager(tmp_path, file.stem, hyperparams=hyperparams, eval_freq=-1).setup_experiment()
+        manager = make_manager(tmp_path, file.stem, hyperparams=hyperparams, optimize_hyperparameters=True, n_trials=2)
+        manager.setup_experiment()
+        manager.hyperparameters_optimization()
+        (shipped, shipped_normalize), _, (second, normalize) = calls
+        assert explicit(file.stem, second) == explicit(file.stem, shipped)
+        assert (normalize is None) == (shipped_normalize is None)
+
+
+def explicit(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """Hyperparameters that the model of these arguments has."""
+    model = zoo.ALGORITHMS[algo](env="Pendulum-v1", **hyperparams)
+    policy = {name: str(value) for name, value in model.policy._get_constructor_parameters().items()}
+    names = inspect.signature(zoo.ALGORITHMS[algo]).parameters.keys() - {"policy", "env", "policy_kwargs"}
+    return {"policy": model.policy_class, **policy, **{name: getattr(model, name) for name in names if hasattr(model, name)}}
+
+
+@pytest.mark.parametrize(
+    "hyperparams",
+    [
+        {"bound": "J"},
+        {"batch_timesteps": 100},
+        {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": [7]}},
+        {"policy": "MlpPolicy", "policy_kwargs": {"with_bias": False}},
+        {"normalize": True},
+    ],
+)
+def test_a_study_says_that_its_choices_do_not_have_what_it_starts_from(hyperparams: dict, tmp_path: Path, capsys) -> None:
+    manager = make_manager(tmp_path, "ppois", hyperparams=hyperparams, optimize_hyperparameters=True)
+    manager.setup_experiment()
+    study = optuna.create_study()
+    manager._enqueue_default(study)
+    assert "no trial will try them" in capsys.readouterr().out
+    assert study.trials == []
 
 
 def test_the_budget_of_the_file_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
