@@ -22,6 +22,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
 from sb3_pois import APOIS, PPOIS, envs
 from sb3_pois.common.net_arch import hidden_sizes
+from sb3_pois.common.pois_algorithm import DEFAULT_N_EPISODES
 
 INSTALL_HINT = "RL Zoo's commands need: pip install 'sb3_pois[zoo]'"
 
@@ -226,6 +227,8 @@ def _complete(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> di
     arguments = {**_defaults(algorithm), **hyperparams}
     policy = arguments["policy"]
     policy_kwargs = {**_defaults(algorithm.policy_aliases.get(policy, policy)), **(arguments["policy_kwargs"] or {})}
+    if arguments["n_episodes"] is None and arguments["batch_timesteps"] is None:
+        arguments["n_episodes"] = DEFAULT_N_EPISODES
     if "net_arch" in policy_kwargs:
         policy_kwargs["net_arch"] = hidden_sizes(policy_kwargs["net_arch"])
     return {**arguments, "policy_kwargs": policy_kwargs}
