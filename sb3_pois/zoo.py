@@ -79,6 +79,11 @@ class PoisExperimentManager(ExperimentManager):
         shipped = HYPERPARAMS_FOLDER / (kwargs.get("config") or f"{self.algo}.yml")
         if shipped.is_file() and not Path(self.config).exists():
             self.config = str(shipped)
+        if self.config.endswith((".yml", ".yaml", ".py")) and not Path(self.config).is_file():
+            names = ", ".join(sorted(file.name for file in HYPERPARAMS_FOLDER.glob("*.yml")))
+            raise FileNotFoundError(
+                f"-conf is {self.config}, but there is no such file, nor is it one of this package's: {names}"
+            )
         if self.trial_id is not None:
             self.trial_id = str(self.trial_id)  # type: ignore[assignment]  # RL Zoo takes the number 0 for no trial
 
@@ -93,8 +98,22 @@ class PoisExperimentManager(ExperimentManager):
         :param trial_id: number of the trial; None for the best
         :param convert: whether to convert them to arguments of the algorithm
         :return: the hyperparameters
+        :raises ValueError: if there is no such trial
         """
-        return super().load_trial(storage, study_name, None if trial_id is None else int(trial_id), convert)
+        try:
+            return super().load_trial(storage, study_name, None if trial_id is None else int(trial_id), convert)
+        except IndexError as error:
+            raise ValueError(f"--trial-id is {trial_id}, but {study_name} has fewer trials; the first is 0") from error
+
+    def create_log_folder(self) -> None:
+        """Create the folder of the run, under the next free number if another run has just taken this one."""
+        while True:
+            try:
+                return os.makedirs(self.params_path)
+            except FileExistsError:
+                folder, number = self.save_path.rsplit("_", 1)
+                self.save_path = f"{folder}_{int(number) + 1}"
+                self.params_path = f"{self.save_path}/{self.env_name}"
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """

@@ -108,6 +108,16 @@ def test_trained_tasks_of_ours_are_enjoyed(tmp_path: Path, monkeypatch: pytest.M
     assert "Mean reward" in capsys.readouterr().out
 
 
+def test_runs_that_start_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    managers = [make_manager(tmp_path) for _ in range(3)]
+    for manager in managers:
+        set_up(manager)
+    folders = [tmp_path / "apois" / f"POIS-Cartpole-v0_{number}" for number in (1, 2, 3)]
+    assert [Path(manager.save_path) for manager in managers] == folders
+    for folder in folders:
+        assert (folder / "0.monitor.csv").is_file() and (folder / "POIS-Cartpole-v0/config.yml").is_file()
+
+
 # Environments
 
 
@@ -228,4 +238,6 @@ def test_files_of_the_user_come_first(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("apois.yml").touch()
     assert make_manager(tmp_path, config="apois_deep.yml").config == "apois_deep.yml"
     assert Path(make_manager(tmp_path).config) == zoo.HYPERPARAMS_FOLDER / "apois.yml"
-    assert make_manager(tmp_path, config="other.yml").config == "other.yml"
+    with pytest.raises(FileNotFoundError, match=r"other\.yml.*apois\.yml, apois_deep\.yml"):
+        make_manager(tmp_path, config="other.yml")
+    assert make_manager(tmp_path, config="a.package").config == "a.package"

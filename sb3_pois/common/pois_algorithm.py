@@ -448,12 +448,14 @@ class PoisAlgorithm(BaseAlgorithm):
         :param reset_num_timesteps: count steps from 0; False continues the count
         :param progress_bar: show a progress bar (needs tqdm and rich)
         :return: the model
+        :raises ValueError: if the model has no environment
         """
+        if self.env is None:
+            raise ValueError("the model has no environment: call set_env(env) first, or load(path, env=env)")
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
         callback.on_training_start(locals(), globals())
-        assert self.env is not None
         iteration = 0
         while self.num_timesteps < total_timesteps:
             if not self.collect_rollouts(self.env, callback, self.rollout_buffer):
