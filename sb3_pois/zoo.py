@@ -9,7 +9,6 @@ Importing this module registers both algorithms with RL Zoo; running it is RL Zo
 import argparse
 import copy
 import importlib
-import inspect
 import os
 import runpy
 import sys
@@ -17,21 +16,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
 from sb3_pois import APOIS, PPOIS, envs
-from sb3_pois.common.net_arch import hidden_sizes
-from sb3_pois.common.pois_algorithm import DEFAULT_N_EPISODES
 
 INSTALL_HINT = "RL Zoo's commands need: pip install 'sb3_pois[zoo]'"
 
 try:
     import optuna
+    import rl_zoo3.exp_manager
     import rl_zoo3.train
     from rl_zoo3.exp_manager import ExperimentManager
     from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-    from rl_zoo3.utils import ALGOS
+    from rl_zoo3.utils import ALGOS, get_latest_run_id
+
+    from sb3_pois.zoo_studies import (
+        NORMALIZE,
+        FirstTrialSampler,
+        TrialEvalCallback,
+        choices_of,
+        convert_pois_params,
+        sample_pois_params,
+    )
 except ImportError as error:
     if __name__ == "__main__":
         sys.exit(f"{error}. {INSTALL_HINT}")
@@ -58,10 +67,6 @@ HYPERPARAMS_FOLDER = next(
 # What the native vector environments understand of --env-kwargs
 NATIVE_ENV_KWARGS = {"max_episode_steps", "render_mode"}
 
-# Sizes of hidden layers; None is the linear policy
-NET_ARCHS: dict[str, list[int] | None] = {"linear": None, "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
-NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
-
 
 class PoisExperimentManager(ExperimentManager):
     """
@@ -73,6 +78,8 @@ class PoisExperimentManager(ExperimentManager):
     :param args: as RL Zoo's
     :param kwargs: as RL Zoo's
     """
+
+    can_normalize = True  # whether trials may normalise observations
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,8 +109,10 @@ class PoisExperimentManager(ExperimentManager):
         """
         try:
             return super().load_trial(storage, study_name, None if trial_id is None else int(trial_id), convert)
-        except IndexError as error:
-            raise ValueError(f"--trial-id is {trial_id}, but {study_name} has fewer trials; the first is 0") from error
+        except (IndexError, KeyError) as error:
+            raise ValueError(
+                f"--trial-id is {trial_id}, but {study_name} in {storage} has no such trial of {self.algo}; the first is 0"
+            ) from error
 
     def create_log_folder(self) -> None:
         """Create the folder of the run, under the next free number if another run has just taken this one."""
@@ -111,9 +120,14 @@ class PoisExperimentManager(ExperimentManager):
             try:
                 return os.makedirs(self.params_path)
             except FileExistsError:
-                folder, number = self.save_path.rsplit("_", 1)
-                self.save_path = f"{folder}_{int(number) + 1}"
+                number = get_latest_run_id(self.log_path, self.env_name) + 1
+                self.save_path = os.path.join(self.log_path, f"{self.env_name}_{number}")
                 self.params_path = f"{self.save_path}/{self.env_name}"
+
+    def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
+        if hyperparams.keys() & {"n_episodes", "batch_timesteps"}:  # the budget is one of them: the model's gives way
+            hyperparams = {"n_episodes": None, "batch_timesteps": None, **hyperparams}
+        return super()._load_pretrained_agent(hyperparams, env)
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """
@@ -153,109 +167,42 @@ class PoisExperimentManager(ExperimentManager):
         """
         if self.algo not in ALGORITHMS:
             return super().objective(trial)
-        if trial.number == 0:  # only here is the study at hand: RL Zoo creates and runs it in one method
-            self._enqueue_default(trial.study)
-        manager = self._with_normalization(trial.suggest_categorical("normalize", [False, True]))
+        manager = copy.copy(self)  # trials may run side by side, each with its own normalisation
+        manager._normalize_as(trial.suggest_categorical("normalize", [False, True] if self.can_normalize else [False]))
         return ExperimentManager.objective(manager, trial)
 
-    def _with_normalization(self, normalize: bool) -> "PoisExperimentManager":
-        """Copy of this manager with its own normalisation, for trials may run side by side."""
-        manager = copy.copy(self)
-        manager._preprocess_normalization({**self._hyperparams, "normalize": NORMALIZE if normalize else False})
-        return manager
+    def hyperparameters_optimization(self) -> None:
+        """
+        Run a study.
 
-    def _enqueue_default(self, study: optuna.Study) -> None:
-        """Let the study's next trial be the hyperparameters that it starts from, so that its best is no worse."""
+        :raises ValueError: if the observations are neither vectors nor discrete
+        """
+        if self.algo in ALGORITHMS:
+            env = self.create_envs(1, no_log=True)
+            space = env.observation_space
+            env.close()
+            if isinstance(space, spaces.Dict) or is_image_space(space):
+                raise ValueError(
+                    f"observations are {space}, but studies choose policies for vectors and discrete numbers only"
+                )
+            self.can_normalize = isinstance(space, spaces.Box)
+        super().hyperparameters_optimization()
+
+    def _create_sampler(self, sampler_method: str) -> optuna.samplers.BaseSampler:
+        sampler = super()._create_sampler(sampler_method)
+        if self.algo not in ALGORITHMS:
+            return sampler
         choices = choices_of(ALGORITHMS[self.algo], self._hyperparams)
-        if choices is None or self._with_normalization(self.normalize).normalize_kwargs != self.normalize_kwargs:
-            print("The hyperparameters that this study starts from are beyond its choices: no trial will try them")
-        else:
-            study.enqueue_trial({**choices, "normalize": self.normalize})
+        manager = copy.copy(self)
+        manager._normalize_as(bool(self.normalize))
+        if choices is None or (self.normalize and manager.normalize_kwargs != self.normalize_kwargs):
+            print("The hyperparameters that this study starts from are beyond its choices: no trial tries them")
+            return sampler
+        return FirstTrialSampler({**choices, "normalize": bool(self.normalize)}, sampler)
 
-
-def sample_pois_params(
-    trial: optuna.trial.BaseTrial, n_actions: int, n_envs: int, additional_args: dict[str, Any]
-) -> dict[str, Any]:
-    """
-    Choose the hyperparameters that APOIS and PPOIS share.
-
-    :param trial: the trial that chooses
-    :param n_actions: not used, as are the others: part of RL Zoo's interface
-    :param n_envs: number of environments
-    :param additional_args: what RL Zoo tells its off-policy samplers
-    :return: arguments of the algorithm
-    """
-    return convert_pois_params(
-        {
-            "delta": trial.suggest_float("delta", 0.05, 1.0),
-            "bound": trial.suggest_categorical("bound", ["max-d2", "std-d2", "max-ess", "std-ess"]),
-            "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
-            "n_episodes": trial.suggest_int("n_episodes", 10, 200, log=True),
-            "n_offline_iters": trial.suggest_int("n_offline_iters", 2, 50, log=True),
-            "log_std_init": trial.suggest_float("log_std_init", -3.0, 1.0),
-            "learn_std": trial.suggest_categorical("learn_std", [True, False]),
-            "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
-        }
-    )
-
-
-def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
-    """
-    Turn what a trial recorded into hyperparameters.
-
-    :param sampled_params: values by the names under which the trial recorded them
-    :return: arguments of the algorithm, and ``normalize`` if the trial decided on it
-    """
-    hyperparams = dict(sampled_params)
-    policy_kwargs = {name: hyperparams.pop(name) for name in ("log_std_init", "learn_std")}
-    net_arch = NET_ARCHS[hyperparams.pop("net_arch")]
-    if net_arch is not None:
-        policy_kwargs["net_arch"] = net_arch
-    if "normalize" in hyperparams:
-        hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
-    # The budget is in episodes, whatever the hyperparameter file has
-    policy = "LinearPolicy" if net_arch is None else "MlpPolicy"
-    return {**hyperparams, "batch_timesteps": None, "policy": policy, "policy_kwargs": policy_kwargs}
-
-
-def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any] | None:
-    """
-    Turn hyperparameters into what a trial records that chooses them: the inverse of :func:`convert_pois_params`.
-
-    :param algorithm: APOIS or PPOIS
-    :param hyperparams: arguments of its constructor
-    :return: values by the names under which trials record them; None if no trial can choose these hyperparameters
-    """
-    arguments = _complete(algorithm, hyperparams)
-    policy_kwargs = arguments["policy_kwargs"]
-    sizes = policy_kwargs.get("net_arch")
-    choices = {
-        **{name: arguments[name] for name in ("delta", "bound", "iw_norm", "n_episodes", "n_offline_iters")},
-        **{name: policy_kwargs.get(name) for name in ("log_std_init", "learn_std")},
-        "net_arch": next((name for name, net_arch in NET_ARCHS.items() if net_arch == sizes), None),
-    }
-    try:
-        chosen = sample_pois_params(optuna.trial.FixedTrial(choices), 0, 0, {})
-    except ValueError:
-        return None
-    return choices if _complete(algorithm, {**hyperparams, **chosen}) == arguments else None
-
-
-def _complete(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of an algorithm and of its policy with their defaults."""
-    arguments = {**_defaults(algorithm), **hyperparams}
-    policy = arguments["policy"]
-    policy_kwargs = {**_defaults(algorithm.policy_aliases.get(policy, policy)), **(arguments["policy_kwargs"] or {})}
-    if arguments["n_episodes"] is None and arguments["batch_timesteps"] is None:
-        arguments["n_episodes"] = DEFAULT_N_EPISODES
-    if "net_arch" in policy_kwargs:
-        policy_kwargs["net_arch"] = hidden_sizes(policy_kwargs["net_arch"])
-    return {**arguments, "policy_kwargs": policy_kwargs}
-
-
-def _defaults(function: Callable) -> dict[str, Any]:
-    """Default arguments of a function or class."""
-    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    def _normalize_as(self, normalize: bool) -> None:
+        """Normalise observations as a trial does, or do not."""
+        self._preprocess_normalization({**self._hyperparams, "normalize": NORMALIZE if normalize else False})
 
 
 def register() -> None:
@@ -263,6 +210,7 @@ def register() -> None:
     ALGOS.update(ALGORITHMS)
     HYPERPARAMS_SAMPLER.update(dict.fromkeys(ALGORITHMS, sample_pois_params))
     HYPERPARAMS_CONVERTER.update(dict.fromkeys(ALGORITHMS, convert_pois_params))
+    rl_zoo3.exp_manager.TrialEvalCallback = TrialEvalCallback  # type: ignore[misc]
     rl_zoo3.train.ExperimentManager = PoisExperimentManager  # type: ignore[misc]
 
 

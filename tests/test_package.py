@@ -108,8 +108,8 @@ def test_the_common_part_knows_no_algorithm() -> None:
 def test_nothing_knows_the_environments_or_the_zoo() -> None:
     for module in IMPORTS:
         if not module.startswith("sb3_pois.envs"):
-            if module != "sb3_pois.zoo":
-                assert imports_any(module, "sb3_pois.envs", "rl_zoo3") == set(), module
+            if module not in ("sb3_pois.zoo", "sb3_pois.zoo_studies"):
+                assert imports_any(module, "sb3_pois.envs", "rl_zoo3", "sb3_pois.zoo_studies") == set(), module
             if module != "sb3_pois.__main__":  # the console script
                 assert imports_any(module, "sb3_pois.zoo") == set(), module
 

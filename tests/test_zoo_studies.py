@@ -2,17 +2,25 @@
 
 import argparse
 import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import optuna
 import pytest
 import yaml
+from gymnasium import spaces
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from rl_zoo3.utils import ALGOS
 from stable_baselines3.common.vec_env import VecNormalize, unwrap_vec_normalize
 
-from sb3_pois import APOIS, PPOIS, zoo
+from sb3_pois import APOIS, PPOIS, zoo, zoo_studies
+from tests.helpers.envs import AnySpacesEnv, ControlEnv
 
 HYPERPARAMS = {"n_timesteps": 40, "n_envs": 2, "policy": "LinearPolicy", "gamma": 0.9}
 
@@ -73,7 +81,7 @@ def test_reload_of_a_trial_constructs_the_same(algo: str, tmp_path: Path, monkey
             assert reloaded_normalize.gamma == normalize.gamma == 0.9
             assert reloaded_normalize.norm_obs and not reloaded_normalize.norm_reward and not normalize.norm_reward
 
-    with pytest.raises(ValueError, match="--trial-id is 4, but study has fewer trials"):
+    with pytest.raises(ValueError, match="--trial-id is 4, but study in .* has no such trial of"):
         make_manager(tmp_path, algo, trial_id=4, **study).setup_experiment()
 
 
@@ -81,25 +89,29 @@ def test_reload_of_a_trial_constructs_the_same(algo: str, tmp_path: Path, monkey
 def test_every_choice_is_accepted(algorithm: type[APOIS] | type[PPOIS]) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(30):
-        hyperparams = zoo.sample_pois_params(study.ask(), 1, 1, {})
+        hyperparams = zoo_studies.sample_pois_params(study.ask(), 1, 1, {})
         model = algorithm(env="Pendulum-v1", **hyperparams)
         assert model.policy.log_std.detach().numpy() == pytest.approx(hyperparams["policy_kwargs"]["log_std_init"])
         assert model.policy.log_std.requires_grad is hyperparams["policy_kwargs"]["learn_std"]
 
 
 @pytest.mark.parametrize("file", sorted(zoo.HYPERPARAMS_FOLDER.glob("*pois.yml")), ids=lambda file: file.stem)
-def test_the_second_trial_is_what_the_study_starts_from(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_trial_is_what_the_study_starts_from(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = record_calls(monkeypatch, file.stem)
     for hyperparams in {yaml.dump(entry): entry for entry in yaml.safe_load(file.read_text()).values()}.values():
         hyperparams = {**hyperparams, "n_timesteps": 40, "n_envs": 2}
         calls.clear()
         make_manager(tmp_path, file.stem, hyperparams=hyperparams, eval_freq=-1).setup_experiment()
-        manager = make_manager(tmp_path, file.stem, hyperparams=hyperparams, optimize_hyperparameters=True, n_trials=2)
-        manager.setup_experiment()
-        manager.hyperparameters_optimization()
-        (shipped, shipped_normalize), _, (second, normalize) = calls
-        assert explicit(file.stem, second) == explicit(file.stem, shipped)
+        run_study(make_manager(tmp_path, file.stem, hyperparams=hyperparams, optimize_hyperparameters=True, n_trials=1))
+        (shipped, shipped_normalize), (first, normalize) = calls
+        assert explicit(file.stem, first) == explicit(file.stem, shipped)
         assert (normalize is None) == (shipped_normalize is None)
+
+
+def run_study(manager: zoo.PoisExperimentManager) -> None:
+    """Set an experiment up and run its study."""
+    manager.setup_experiment()
+    manager.hyperparameters_optimization()
 
 
 def explicit(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
@@ -110,23 +122,96 @@ def explicit(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
     return {"policy": model.policy_class, **policy, **{name: getattr(model, name) for name in names if hasattr(model, name)}}
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_only_the_first_trial_is_given(sampler: str, tmp_path: Path) -> None:
+    study: dict[str, Any] = dict(storage=str(tmp_path / "study.log"), study_name="study", sampler=sampler, pruner="none")
+    hyperparams = {"n_episodes": np.int64(12), "delta": 0.01, "normalize": None}  # one a number outside the range
+    for _ in range(2):  # the second time resumed
+        manager = make_manager(tmp_path, "apois", optimize_hyperparameters=True, n_trials=2, n_startup_trials=1, **study)
+        manager.custom_hyperparams = hyperparams
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna's, of the range
+            run_study(manager)
+    trials = optuna.load_study(study_name="study", storage=zoo_storage(study["storage"])).trials
+    assert [trial.state for trial in trials] == 4 * [optuna.trial.TrialState.COMPLETE]
+    assert (trials[0].params["n_episodes"], trials[0].params["delta"], trials[0].params["normalize"]) == (12, 0.01, False)
+    assert all(trial.params["delta"] >= 0.05 for trial in trials[1:])
+
+
+def zoo_storage(path: str) -> optuna.storages.BaseStorage:
+    """RL Zoo's storage in a file."""
+    return JournalStorage(JournalFileBackend(path))
+
+
 @pytest.mark.parametrize(
     "hyperparams",
     [
         {"bound": "J"},
-        {"batch_timesteps": 100},
+        {"n_episodes": None, "batch_timesteps": 100},
         {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": [7]}},
+        {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": 7}},
         {"policy": "MlpPolicy", "policy_kwargs": {"with_bias": False}},
+        {"policy_kwargs": {"mean_init": np.zeros(3)}},
+        {"policy": "CnnPolicy"},
         {"normalize": True},
     ],
+    ids=str,
 )
 def test_a_study_says_that_its_choices_do_not_have_what_it_starts_from(hyperparams: dict, tmp_path: Path, capsys) -> None:
-    manager = make_manager(tmp_path, "ppois", hyperparams=hyperparams, optimize_hyperparameters=True)
-    manager.setup_experiment()
-    study = optuna.create_study()
-    manager._enqueue_default(study)
-    assert "no trial will try them" in capsys.readouterr().out
-    assert study.trials == []
+    manager = make_manager(tmp_path, "ppois", optimize_hyperparameters=True, n_trials=1, seed=0)
+    manager.custom_hyperparams = {"n_episodes": 20, **hyperparams}
+    run_study(manager)
+    assert "no trial tries them" in capsys.readouterr().out
+
+
+@pytest.fixture
+def make_id() -> Iterator[Callable[[spaces.Space], str]]:
+    """Registers an environment with these observations and tells its id."""
+
+    def register(observation_space: spaces.Space) -> str:
+        gym.register("Odd-v0", lambda **_: AnySpacesEnv(observation_space, spaces.Box(-1, 1, (1,))))
+        return "Odd-v0"
+
+    yield register
+    del gym.registry["Odd-v0"]
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.MultiBinary(3), spaces.MultiDiscrete([2, 3])], ids=str)
+def test_discrete_observations_are_never_normalised(
+    space: spaces.Space, make_id: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = record_calls(monkeypatch, "apois")
+    run_study(make_manager(tmp_path, "apois", make_id(space), optimize_hyperparameters=True, n_trials=5, sampler="random"))
+    assert len(calls) == 5 and all(normalize is None for _, normalize in calls)
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Dict({"a": spaces.Box(-1, 1, (2,))})], ids=["image", "Dict"]
+)
+def test_studies_refuse_other_observations(space: spaces.Space, make_id: Callable, tmp_path: Path) -> None:
+    policy = "MultiInputPolicy" if isinstance(space, spaces.Dict) else "CnnPolicy"
+    hyperparams = {"policy": policy}
+    manager = make_manager(tmp_path, "apois", make_id(space), hyperparams=hyperparams, optimize_hyperparameters=True)
+    with pytest.raises(ValueError, match="studies choose policies for vectors"):
+        run_study(manager)
+
+
+@pytest.mark.parametrize("batch", [10, 25, 60])
+def test_a_trial_is_scored_by_what_its_last_batch_led_to(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the length of a batch, in steps, beside that of the trial and the interval between evaluations, 20."""
+    evaluated: list[int] = []
+
+    def evaluate(model: APOIS, *args: Any, **kwargs: Any) -> tuple[list[float], list[int]]:
+        evaluated.append(model._n_updates)
+        return [float(model._n_updates)], [1]
+
+    monkeypatch.setattr("stable_baselines3.common.callbacks.evaluate_policy", evaluate)
+    model = APOIS("LinearPolicy", ControlEnv(), batch_timesteps=batch, horizon=5)
+    trial = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner()).ask()
+    callback = zoo_studies.TrialEvalCallback(model.env, trial, eval_freq=20)  # type: ignore[arg-type]
+    model.learn(50, callback)
+    assert evaluated == sorted(set(evaluated)) and 0 not in evaluated
+    assert callback.last_mean_reward == evaluated[-1] == model._n_updates == math.ceil(50 / batch)
 
 
 def test_the_budget_of_the_file_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

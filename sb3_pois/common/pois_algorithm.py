@@ -5,8 +5,8 @@ import io
 import os
 import pathlib
 import sys
-import tempfile
 import time
+import uuid
 import warnings
 from abc import abstractmethod
 from collections import deque
@@ -303,14 +303,13 @@ class PoisAlgorithm(BaseAlgorithm):
             target = target.with_name(f"{target.name}.zip")
         target = pathlib.Path(os.path.realpath(target))  # write through links
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(dir=target.parent, prefix=".unfinished-")
+        unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}")
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with open(unfinished, "xb") as file:
                 super().save(file, exclude, include)
-            os.chmod(unfinished, 0o666 & ~_umask())
             os.replace(unfinished, target)
         except BaseException:
-            os.unlink(unfinished)
+            unfinished.unlink(missing_ok=True)
             raise
 
     def _excluded_save_params(self) -> list[str]:
@@ -622,9 +621,3 @@ def warn_of_stochastic_layers(policy: nn.Module) -> None:
 
 def _mean(values: th.Tensor) -> float:
     return float(values.double().mean())
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
