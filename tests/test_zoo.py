@@ -15,7 +15,7 @@ import yaml
 from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
-from sb3_pois import APOIS, PPOIS, zoo
+from sb3_pois import APOIS, PPOIS, zoo, zoo_studies
 from sb3_pois.envs import TASKS, TaskVecEnv
 
 ALGORITHMS: dict[str, type[APOIS] | type[PPOIS]] = {"apois": APOIS, "ppois": PPOIS}
@@ -63,6 +63,7 @@ def test_import_registers_in_every_module_of_rl_zoo() -> None:
         assert name in rl_zoo3.exp_manager.HYPERPARAMS_SAMPLER
         assert name in rl_zoo3.exp_manager.HYPERPARAMS_CONVERTER
     assert rl_zoo3.train.train.__globals__["ExperimentManager"] is zoo.PoisExperimentManager
+    assert rl_zoo3.exp_manager.ExperimentManager.objective.__globals__["TrialEvalCallback"] is zoo_studies.TrialEvalCallback
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
