@@ -129,7 +129,8 @@ def test_native_environments_train_and_evaluate(task: str, tmp_path: Path) -> No
     assert layers(model.env) == [VecMonitor, TaskVecEnv] and model.n_envs == 2
     evaluation = manager.callbacks[-1].eval_env  # type: ignore[attr-defined]
     assert layers(evaluation) == [VecMonitor, TaskVecEnv] and evaluation.num_envs == 3
-    assert list(Path(manager.save_path).glob("*.monitor.csv")) == [Path(manager.save_path) / "0.monitor.csv"]
+    (monitor,) = Path(manager.save_path).glob("*.monitor.csv")
+    assert monitor.name == "0.monitor.csv" and f'"env_id": "{task}"' in monitor.read_text()
 
 
 def test_wrappers_on_native_environments(tmp_path: Path) -> None:
