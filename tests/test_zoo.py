@@ -90,6 +90,17 @@ def test_train_continue_and_enjoy(algo: str, tmp_path: Path, monkeypatch: pytest
     assert "Mean reward" in capsys.readouterr().out
 
 
+def test_continued_training_takes_the_budget_of_the_file(tmp_path: Path) -> None:
+    hyperparams = {"n_episodes": None, "batch_timesteps": 30}
+    manager = make_manager(tmp_path, hyperparams=hyperparams)
+    manager.save_trained_model(set_up(manager))
+    trained_agent = f"{manager.save_path}/POIS-Cartpole-v0.zip"
+    model = set_up(make_manager(tmp_path, trained_agent=trained_agent))
+    assert (model.n_episodes, model.batch_timesteps) == (4, None)
+    model = set_up(make_manager(tmp_path, trained_agent=trained_agent, hyperparams=hyperparams))
+    assert (model.n_episodes, model.batch_timesteps) == (None, 30)
+
+
 def flat_parameters(model: APOIS | PPOIS) -> np.ndarray:
     """All parameters of a model's policy in one array."""
     return np.concatenate([parameter.detach().numpy().ravel() for parameter in model.policy.parameters()])
