@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := sb3_pois tests examples benchmarks
 
-.PHONY: demo test slow lint types format clean
+.PHONY: demo test slow paper lint types format clean
 
 # Train on a real task, save the model and its learning curve, reload and evaluate it
 demo: $(STAMP)
@@ -18,6 +18,11 @@ test: lint types
 # Learning runs that take minutes
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -v
+
+# The paper's tasks with the shipped hyperparameters, in paper/: hours
+paper: $(STAMP)
+	$(BIN)/python benchmarks/zoo.py --folder paper --jobs 2 --eval-timesteps 25000 --envs POIS/Cartpole-v0 POIS/Acrobot-v0 \
+		POIS/MountainCar-v0 POIS/InvertedPendulum-v0 POIS/InvertedDoublePendulum-v0 POIS/Swimmer-v0
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
