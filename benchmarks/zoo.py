@@ -28,7 +28,7 @@ from pytablewriter import MarkdownTableWriter
 from sb3_pois.zoo import ALGORITHMS, HYPERPARAMS_FOLDER
 
 N_EVALUATIONS = 10
-N_COLUMNS = 4
+MAX_COLUMNS = 4
 HYPERPARAMS: dict[str, dict[str, dict[str, Any]]] = {
     algo: yaml.safe_load((HYPERPARAMS_FOLDER / f"{algo}.yml").read_text()) for algo in ALGORITHMS
 }
@@ -72,8 +72,9 @@ def run(folder: Path, algo: str, env: str, seed: int, n_timesteps: int, eval_tim
 def draw(rows: pd.DataFrame, folders: list[Path], path: Path) -> None:
     """Draw the evaluations during the training, mean and standard deviation over episodes, one panel a task."""
     envs = rows["env_id"].unique()
-    n_rows = math.ceil(len(envs) / N_COLUMNS)
-    figure, axes = plt.subplots(n_rows, N_COLUMNS, figsize=(3.2 * N_COLUMNS, 2.5 * n_rows), squeeze=False)
+    n_columns = min(len(envs), MAX_COLUMNS)
+    n_rows = math.ceil(len(envs) / n_columns)
+    figure, axes = plt.subplots(n_rows, n_columns, figsize=(3.2 * n_columns, 2.4 * n_rows), squeeze=False)
     for axis in axes.flat[len(envs) :]:
         axis.axis("off")
     for axis, env in zip(axes.flat, envs, strict=False):
@@ -89,9 +90,9 @@ def draw(rows: pd.DataFrame, folders: list[Path], path: Path) -> None:
         axis.grid(alpha=0.3)
     handles, labels = axes.flat[0].get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
-    figure.legend(by_label.values(), by_label.keys(), loc="lower right", ncols=len(by_label))
+    axes.flat[0].legend(by_label.values(), by_label.keys(), loc="lower right", fontsize="small")
     figure.supxlabel("environment steps")
-    figure.supylabel("return of the deterministic policy")
+    figure.supylabel("return")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
