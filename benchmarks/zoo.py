@@ -87,6 +87,7 @@ def draw(rows: pd.DataFrame, folders: list[Path], path: Path) -> None:
                 axis.fill_between(evaluations["timesteps"], mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
         axis.set_title(env, fontsize="medium")
         axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+        axis.ticklabel_format(axis="y", useOffset=False)
         axis.grid(alpha=0.3)
     handles, labels = axes.flat[0].get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
