@@ -84,7 +84,7 @@ def test_no_steps_no_batch(case: Case) -> None:
 
 @for_each_algorithm
 def test_learning_needs_an_environment(case: Case) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="no environment"):
         case.make(None, _init_setup_model=False).learn(10)
 
 

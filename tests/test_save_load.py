@@ -314,13 +314,6 @@ def test_load_refuses_other_policy_kwargs_and_spaces(case: Case, tmp_path: Path)
 
 
 @for_each_algorithm
-def test_learning_needs_an_environment(case: Case, tmp_path: Path) -> None:
-    case.make(ControlEnv()).save(tmp_path / "model")
-    with pytest.raises(ValueError, match="no environment"):
-        case.algorithm.load(tmp_path / "model").learn(1)
-
-
-@for_each_algorithm
 @pytest.mark.parametrize("n_envs", [1, 2, 5])
 def test_load_with_another_number_of_environments(case: Case, tmp_path: Path, n_envs: int) -> None:
     case.make(make_vec_env(ControlEnv, n_envs=2)).learn(1).save(tmp_path / "model")

@@ -37,7 +37,7 @@ def test_get_env(case: Case) -> None:
 def test_model_without_an_environment_gets_one_later(case: Case) -> None:
     model = case.make(None, _init_setup_model=False)
     assert model.env is None
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="no environment"):
         model.learn(1)
 
 

@@ -38,7 +38,7 @@ class TaskVecEnv(VecEnv):
         self._actions: ArrayLike | None = None
         self._views = [EnvView(self, index, render_mode) for index in range(self.batch.n_envs)]
         super().__init__(self.batch.n_envs, simulation.observation_space(), simulation.action_space())
-        self.spec = gym.spec(task)  # VecMonitor writes its id
+        self.spec = gym.spec(self.batch.task)  # VecMonitor writes its id
         self.metadata = {"render_modes": ["human", "rgb_array"], "render_fps": fps}  # type: ignore[dict-item]
 
     def reset(self) -> FloatArray:
