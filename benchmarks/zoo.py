@@ -51,7 +51,17 @@ def run(folder: Path, algo: str, env: str, seed: int, n_timesteps: int, eval_tim
     result = folder / "result.json"
     if not result.exists():
         who = ["--algo", algo, "--env", env, "--seed", seed]
-        command(folder, "train", *who, "-n", n_timesteps, "--eval-freq", n_timesteps // N_EVALUATIONS, "--eval-episodes", 20)
+        command(
+            folder,
+            "train",
+            *who,
+            "-n",
+            n_timesteps,
+            "--eval-freq",
+            max(n_timesteps // N_EVALUATIONS, 1),
+            "--eval-episodes",
+            20,
+        )
         printed = command(folder, "enjoy", *who, "--deterministic", "--no-render", "-n", eval_timesteps)
         mean, std = re.findall(r"Mean reward: (\S+) \+/- (\S+)", printed)[-1]
         row = {
@@ -66,7 +76,10 @@ def run(folder: Path, algo: str, env: str, seed: int, n_timesteps: int, eval_tim
         }
         result.write_text(json.dumps(row))
         print(row, flush=True)
-    return json.loads(result.read_text())
+    row = json.loads(result.read_text())
+    if (row["n_timesteps"], row["eval_timesteps"]) != (n_timesteps, eval_timesteps):
+        raise ValueError(f"{result} is of a run with other numbers of steps: choose another --folder, or delete it")
+    return row
 
 
 def draw(rows: pd.DataFrame, folders: list[Path], path: Path) -> None:

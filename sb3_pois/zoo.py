@@ -116,11 +116,12 @@ class PoisExperimentManager(ExperimentManager):
 
     def create_log_folder(self) -> None:
         """Create the folder of the run, under the next free number if another run has just taken this one."""
+        number = 0
         while True:
             try:
                 return os.makedirs(self.params_path)
             except FileExistsError:
-                number = get_latest_run_id(self.log_path, self.env_name) + 1
+                number = max(number, get_latest_run_id(self.log_path, self.env_name)) + 1
                 self.save_path = os.path.join(self.log_path, f"{self.env_name}_{number}")
                 self.params_path = f"{self.save_path}/{self.env_name}"
 

@@ -1,6 +1,7 @@
 """What RL Zoo's studies choose for APOIS and PPOIS, where they start, and how they score a trial."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,7 +85,9 @@ def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> d
             "learn_std": bool(policy_kwargs["learn_std"]),
             "net_arch": next(name for name, net_arch in NET_ARCHS.items() if net_arch == sizes),
         }
-        chosen = sample_pois_params(FixedTrial(choices), 0, 0, {})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of numbers outside the ranges
+            chosen = sample_pois_params(FixedTrial(choices), 0, 0, {})
         return choices if _complete(algorithm, {**hyperparams, **chosen}) == arguments else None
     except (KeyError, StopIteration, TypeError, ValueError):
         return None
@@ -111,6 +114,8 @@ class FirstTrialSampler(BaseSampler):
     """
     Sampler whose first trial is given, so that the best of a study is no worse than what it starts from.
 
+    A study that goes on after an interruption gets that trial again, unless it has come to an end before.
+
     :param first: values of the first trial
     :param sampler: sampler of all other trials
     """
@@ -118,6 +123,7 @@ class FirstTrialSampler(BaseSampler):
     def __init__(self, first: dict[str, Any], sampler: BaseSampler) -> None:
         self.first = first
         self.sampler = sampler
+        self.first_number: int | None = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """
@@ -125,7 +131,7 @@ class FirstTrialSampler(BaseSampler):
         :param trial: the trial
         :return: what the trial chooses jointly: nothing in the first
         """
-        return {} if trial.number == 0 else self.sampler.infer_relative_search_space(study, trial)
+        return {} if trial.number == self.first_number else self.sampler.infer_relative_search_space(study, trial)
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """
@@ -146,7 +152,7 @@ class FirstTrialSampler(BaseSampler):
         :param param_distribution: from where to choose it
         :return: the value
         """
-        if trial.number == 0 and param_name in self.first:
+        if trial.number == self.first_number and param_name in self.first:
             return self.first[param_name]
         return self.sampler.sample_independent(study, trial, param_name, param_distribution)
 
@@ -155,6 +161,9 @@ class FirstTrialSampler(BaseSampler):
         :param study: the study
         :param trial: the trial that starts
         """
+        if self.first_number is None:
+            ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+            self.first_number = -1 if any(other.params == self.first for other in ended) else trial.number
         self.sampler.before_trial(study, trial)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
@@ -182,15 +191,21 @@ class TrialEvalCallback(rl_zoo3.callbacks.TrialEvalCallback):
     evaluated_update = 0
 
     def _on_step(self) -> bool:
-        if isinstance(self.model, PoisAlgorithm) and self.model._n_updates == self.evaluated_update:
-            return True
-        n_evaluations = self.eval_idx
-        continue_training = super()._on_step()
-        if self.eval_idx > n_evaluations:
-            self.evaluated_update = self.model._n_updates
-        return continue_training
+        if not isinstance(self.model, PoisAlgorithm):
+            return super()._on_step()
+        is_due = self.eval_freq > 0 and self.n_calls % self.eval_freq == 0
+        return not is_due or self._evaluate(self.n_calls // self.eval_freq)
 
     def _on_training_end(self) -> None:
         if isinstance(self.model, PoisAlgorithm) and not self.is_pruned:
-            self.eval_freq = 1  # now, whatever the number of steps
-            self._on_step()
+            step = self.n_calls // self.eval_freq + 1
+            self.eval_freq = 1  # now, whatever the number of calls
+            self._evaluate(step)
+
+    def _evaluate(self, step: int) -> bool:
+        """Evaluate the policy if it is new, as the step of the study that it would be had none been left out."""
+        if self.model._n_updates == self.evaluated_update:
+            return True
+        self.evaluated_update = self.model._n_updates
+        self.eval_idx = step - 1  # RL Zoo adds the one
+        return super()._on_step()

@@ -120,7 +120,9 @@ def test_trained_tasks_of_ours_are_enjoyed(tmp_path: Path, monkeypatch: pytest.M
     assert "Mean reward" in capsys.readouterr().out
 
 
-def test_runs_that_start_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["logs", "lo [1] gs"])
+def test_runs_that_start_at_once_have_folders_of_their_own(name: str, tmp_path: Path) -> None:
+    tmp_path /= name
     managers = [make_manager(tmp_path) for _ in range(3)]
     for manager in managers:
         set_up(manager)

@@ -143,6 +143,23 @@ def zoo_storage(path: str) -> optuna.storages.BaseStorage:
     return JournalStorage(JournalFileBackend(path))
 
 
+def test_an_interrupted_first_trial_is_made_up_for() -> None:
+    first, seed = {"x": 0.25}, optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(sampler=zoo_studies.FirstTrialSampler(first, seed))
+
+    def choose() -> tuple[optuna.Trial, float]:
+        trial = study.ask()
+        return trial, trial.suggest_float("x", 0.0, 1.0)
+
+    assert choose()[1] == 0.25 and choose()[1] != 0.25  # neither comes to an end
+    study.sampler = zoo_studies.FirstTrialSampler(first, seed)
+    trial, value = choose()
+    assert value == 0.25
+    study.tell(trial, 1.0)
+    study.sampler = zoo_studies.FirstTrialSampler(first, seed)
+    assert choose()[1] != 0.25
+
+
 @pytest.mark.parametrize(
     "hyperparams",
     [
@@ -196,8 +213,10 @@ def test_studies_refuse_other_observations(space: spaces.Space, make_id: Callabl
         run_study(manager)
 
 
-@pytest.mark.parametrize("batch", [10, 25, 60])
-def test_a_trial_is_scored_by_what_its_last_batch_led_to(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batch", "steps"), [(10, [1, 2, 3]), (25, [2, 3]), (60, [4])])
+def test_a_trial_is_scored_by_what_its_last_batch_led_to(
+    batch: int, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the length of a batch, in steps, beside that of the trial and the interval between evaluations, 20."""
     evaluated: list[int] = []
 
@@ -212,6 +231,8 @@ def test_a_trial_is_scored_by_what_its_last_batch_led_to(batch: int, tmp_path: P
     model.learn(50, callback)
     assert evaluated == sorted(set(evaluated)) and 0 not in evaluated
     assert callback.last_mean_reward == evaluated[-1] == model._n_updates == math.ceil(50 / batch)
+    # What a pruner compares with other trials is the number of intervals, not of evaluations
+    assert list(trial.study.trials[0].intermediate_values) == steps
 
 
 def test_the_budget_of_the_file_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
