@@ -51,17 +51,8 @@ def run(folder: Path, algo: str, env: str, seed: int, n_timesteps: int, eval_tim
     result = folder / "result.json"
     if not result.exists():
         who = ["--algo", algo, "--env", env, "--seed", seed]
-        command(
-            folder,
-            "train",
-            *who,
-            "-n",
-            n_timesteps,
-            "--eval-freq",
-            max(n_timesteps // N_EVALUATIONS, 1),
-            "--eval-episodes",
-            20,
-        )
+        evaluate = ["--eval-freq", max(n_timesteps // N_EVALUATIONS, 1), "--eval-episodes", 20]
+        command(folder, "train", *who, "-n", n_timesteps, *evaluate)
         printed = command(folder, "enjoy", *who, "--deterministic", "--no-render", "-n", eval_timesteps)
         mean, std = re.findall(r"Mean reward: (\S+) \+/- (\S+)", printed)[-1]
         row = {

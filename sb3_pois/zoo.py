@@ -168,9 +168,8 @@ class PoisExperimentManager(ExperimentManager):
         """
         if self.algo not in ALGORITHMS:
             return super().objective(trial)
-        manager = copy.copy(self)  # trials may run side by side, each with its own normalisation
-        manager._normalize_as(trial.suggest_categorical("normalize", [False, True] if self.can_normalize else [False]))
-        return ExperimentManager.objective(manager, trial)
+        normalize = trial.suggest_categorical("normalize", [False, True] if self.can_normalize else [False])
+        return ExperimentManager.objective(self._with_normalization(normalize), trial)
 
     def hyperparameters_optimization(self) -> None:
         """
@@ -194,16 +193,17 @@ class PoisExperimentManager(ExperimentManager):
         if self.algo not in ALGORITHMS:
             return sampler
         choices = choices_of(ALGORITHMS[self.algo], self._hyperparams)
-        manager = copy.copy(self)
-        manager._normalize_as(bool(self.normalize))
-        if choices is None or (self.normalize and manager.normalize_kwargs != self.normalize_kwargs):
+        normalize = bool(self.normalize)
+        if choices is None or (normalize and self._with_normalization(True).normalize_kwargs != self.normalize_kwargs):
             print("The hyperparameters that this study starts from are beyond its choices: no trial tries them")
             return sampler
-        return FirstTrialSampler({**choices, "normalize": bool(self.normalize)}, sampler)
+        return FirstTrialSampler({**choices, "normalize": normalize}, sampler)
 
-    def _normalize_as(self, normalize: bool) -> None:
-        """Normalise observations as a trial does, or do not."""
-        self._preprocess_normalization({**self._hyperparams, "normalize": NORMALIZE if normalize else False})
+    def _with_normalization(self, normalize: bool) -> "PoisExperimentManager":
+        """Copy of this manager that normalises as a trial chose, for trials may run side by side."""
+        manager = copy.copy(self)
+        manager._preprocess_normalization({**self._hyperparams, "normalize": NORMALIZE if normalize else False})
+        return manager
 
 
 def register() -> None:
