@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -311,6 +312,16 @@ def test_load_refuses_other_policy_kwargs_and_spaces(case: Case, tmp_path: Path)
         case.algorithm.load(tmp_path / "model", policy_kwargs=dict(net_arch=[3]))
     with pytest.raises(ValueError, match="Observation spaces do not match"):
         case.algorithm.load(tmp_path / "model", env=CountingEnv())
+
+
+@for_each_algorithm
+def test_files_have_the_permissions_that_the_process_gives(case: Case, tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        case.make(ControlEnv()).save(tmp_path / "model")
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "model.zip").stat().st_mode & 0o777 == 0o640
 
 
 @for_each_algorithm
