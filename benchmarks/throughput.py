@@ -40,7 +40,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 import sb3_pois.envs as pois_envs
 from sb3_pois import APOIS, PPOIS
 from sb3_pois.apois import LinearPolicy, MlpPolicy
-from sb3_pois.apois.surrogates import make_surrogate
+from sb3_pois.apois.surrogate import make_surrogate
 from sb3_pois.common.buffers import EpisodeRolloutBuffer
 
 matplotlib.use("Agg")

@@ -16,10 +16,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_pois import APOIS, PPOIS
-from sb3_pois.apois.surrogates import make_surrogate
+from sb3_pois.apois.surrogate import make_surrogate
+from sb3_pois.common.bounds import Objective
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.ppois.buffers import HyperpolicyBuffer
-from sb3_pois.ppois.surrogates import HyperpolicySurrogate
+from sb3_pois.ppois.surrogate import HyperpolicySurrogate
+
+PLAIN_ESTIMATE = Objective("J", "none", 1.0)
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
 
 def log_weights_of_apois(model: APOIS) -> np.ndarray:
     returns = th.as_tensor(model.rollout_buffer.episode_returns())
-    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns, "J", "none", 1.0, 7)
-    return surrogate.episode_terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
+    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns, PLAIN_ESTIMATE, 7)
+    return surrogate.terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
 
 
 class StoringPPOIS(PPOIS):
@@ -140,8 +143,8 @@ def log_weights_of_ppois(model: PPOIS) -> np.ndarray:
     returns = th.as_tensor(buffer.episode_returns())
     theta = ParameterVector(model.policy).get()
     mean, log_std = np.split(theta.numpy(), 2)
-    surrogate = HyperpolicySurrogate(mean, log_std, buffer.noise, returns, "J", "none", 1.0)
-    return surrogate.episode_terms(theta, with_divergence=False).log_weights.numpy()
+    surrogate = HyperpolicySurrogate(mean, log_std, buffer.noise, returns, PLAIN_ESTIMATE)
+    return surrogate.terms(theta, with_divergence=False).log_weights.numpy()
 
 
 CASES = {

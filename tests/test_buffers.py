@@ -1,5 +1,7 @@
 """The packed episode buffer."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -84,11 +86,17 @@ def test_types_are_kept(monkeypatch):
 def test_memory_is_proportional_to_the_kept_steps():
     buffer = EpisodeRolloutBuffer(OBSERVATION_SPACE, ACTION_SPACE)
     # 64 environments of which one is in an episode: padding would take 64 times as much
-    fill(buffer, 64, 500, lambda env, step: 0 if env == 0 else -1)
-    rows = sum(len(block) for column in buffer._columns.values() for block in [*column.full_blocks, column.block])
-    assert rows <= 3 * max(500, buffers.MAX_BLOCK_ROWS)
-    buffer.pack(np.array([500]))
-    assert buffer.rewards.shape == (500,)
+    n_steps, row_bytes = 20_000, 8 + 4 + 4 + 8  # observation, action, reward, number of the episode
+    tracemalloc.start()
+    try:
+        fill(buffer, 64, n_steps, lambda env, step: 0 if env == 0 else -1)
+        collected = tracemalloc.get_traced_memory()[0]
+        buffer.pack(np.array([n_steps]))
+        packed = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert buffer.rewards.shape == (n_steps,)
+    assert packed < 2 * n_steps * row_bytes and collected < 16 * n_steps * row_bytes
 
 
 def test_rewards_alone():

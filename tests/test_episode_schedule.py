@@ -25,7 +25,7 @@ def run(lengths, n_envs, **budget):
         n_vec_steps += 1
         dones = np.array([e != IDLE and steps[i] == lengths[e] for i, e in enumerate(schedule.episode_of_env)])
         running = schedule.episode_of_env.copy()
-        started = schedule.advance(dones)
+        _, started = schedule.advance(dones)
         steps[started] = 0
         assert (schedule.episode_of_env[schedule.active] != IDLE).all()
         assert schedule.n_active == schedule.active.sum()
@@ -97,10 +97,8 @@ def test_skipped_steps_are_not_counted():
     schedule.start_wave()
     schedule.advance(np.array([True]))
     schedule.skip([0])
-    assert not schedule.ends(np.array([False])).any()
-    schedule.advance(np.array([False]))
-    assert schedule.ends(np.array([False])).all()
-    schedule.advance(np.array([True]))
+    assert not schedule.advance(np.array([False]))[0].any()
+    assert schedule.advance(np.array([False]))[0].all()
     assert schedule.is_complete and schedule.kept_lengths().tolist() == [1, 1]
 
 
@@ -118,9 +116,8 @@ def test_endless_episode_names_the_horizon(monkeypatch):
     assert schedule.is_complete
 
 
-def test_ends_are_natural_ones_and_cuts():
+def test_episodes_are_over_by_themselves_or_cut():
     schedule = EpisodeSchedule(3, n_episodes=2, horizon=2)
     schedule.start_wave()
-    assert schedule.ends(np.array([True, False, False])).tolist() == [True, False, False]
-    schedule.advance(np.array([False, False, False]))
-    assert schedule.ends(np.array([False, False, False])).tolist() == [True, True, False], "the third is in no episode"
+    assert schedule.advance(np.array([False, False, False]))[0].tolist() == [False, False, False]
+    assert schedule.advance(np.array([True, False, False]))[0].tolist() == [True, True, False], "the third is in no episode"

@@ -11,7 +11,6 @@ import pytest
 import sb3_pois
 
 ROOT = Path(sb3_pois.__file__).parent
-PURE_MATHEMATICS = ("divergences", "importance", "estimators", "bounds", "line_search", "surrogate")
 STANDARD_LIBRARY = set(sys.stdlib_module_names)
 
 
@@ -40,28 +39,90 @@ def imports_any(module: str, *packages: str) -> set[str]:
     return {name for name in IMPORTS[module] for package in packages if name == package or name.startswith(f"{package}.")}
 
 
-# Dependency direction
+# Dependency direction: every module may import from the layers below its own, and from the modules named as its friends
+
+LAYERS = [
+    ["common.divergences", "common.importance", "common.line_search", "common.conjugate_gradient"],
+    ["common.arguments", "common.net_arch", "common.array_network", "common.parameters", "common.saving"],
+    ["common.estimators", "common.ascent", "common.buffers", "common.episode_schedule", "common.vec_env"],
+    ["common.bounds"],
+    ["common.surrogate", "common.collection"],
+    ["apois.action_distributions", "ppois.controllers", "ppois.grouped_noise", "ppois.buffers"],
+    ["apois.policies", "ppois.policies", "ppois.grouping"],
+    ["apois.surrogate", "ppois.surrogate"],
+    ["common.pois_algorithm"],
+    ["apois.apois", "ppois.ppois"],
+    ["apois", "ppois"],
+    [""],
+    ["zoo", "zoo_studies", "__main__"],
+]
+LAYER_OF = {f"sb3_pois.{name}".rstrip("."): number for number, layer in enumerate(LAYERS) for name in layer}
+PURE_MATHEMATICS = [f"sb3_pois.{name}" for name in [*LAYERS[0], "common.estimators", "common.bounds", "common.surrogate"]]
+FORBIDDEN = {
+    "sb3_pois.common.collection": ("torch",),
+    "sb3_pois.common.buffers": ("torch",),
+    "sb3_pois.common.ascent": ("stable_baselines3", "gymnasium"),
+    **dict.fromkeys(
+        ["sb3_pois.apois.policies", "sb3_pois.ppois.policies", "sb3_pois.apois.surrogate", "sb3_pois.ppois.surrogate"],
+        (
+            "sb3_pois.common.episode_schedule",
+            "sb3_pois.common.collection",
+            "sb3_pois.common.vec_env",
+            "stable_baselines3.common.buffers",
+            "stable_baselines3.common.vec_env",
+            "stable_baselines3.common.base_class",
+            "stable_baselines3.common.logger",
+        ),
+    ),
+}
 
 
-def test_the_modules_are_all_seen() -> None:
-    assert {f"sb3_pois.common.{name}" for name in PURE_MATHEMATICS} <= set(IMPORTS)
-    assert {"sb3_pois", "sb3_pois.apois.apois", "sb3_pois.apois.policies", "sb3_pois.common.pois_algorithm"} <= set(IMPORTS)
+def layered(module: str) -> bool:
+    return not module.startswith("sb3_pois.envs") and module not in ("sb3_pois.common", "sb3_pois.hyperparams")
 
 
-@pytest.mark.parametrize("name", PURE_MATHEMATICS)
-def test_pure_mathematics_knows_torch_and_itself(name: str) -> None:
-    own = {f"sb3_pois.common.{other}" for other in PURE_MATHEMATICS}
-    for imported in IMPORTS[f"sb3_pois.common.{name}"]:
+def test_every_module_has_a_layer() -> None:
+    assert {module for module in IMPORTS if layered(module)} == set(LAYER_OF)
+
+
+@pytest.mark.parametrize("module", LAYER_OF)
+def test_imports_point_down(module: str) -> None:
+    below = {name for name, layer in LAYER_OF.items() if layer < LAYER_OF[module]}
+    if module in ("sb3_pois.zoo", "sb3_pois.zoo_studies", "sb3_pois.__main__"):  # the top, which knows the environments
+        below |= {"sb3_pois.envs", "sb3_pois.zoo", "sb3_pois.zoo_studies"}
+    for imported in imports_any(module, "sb3_pois"):
+        assert imported in below or imported.rpartition(".")[0] in below, imported
+
+
+def test_the_algorithms_do_not_know_each_other() -> None:
+    for module in IMPORTS:
+        for one, other in (("apois", "ppois"), ("ppois", "apois")):
+            if module.startswith(f"sb3_pois.{one}"):
+                assert imports_any(module, f"sb3_pois.{other}", f"sb3_pois.{other.upper()}") == set(), module
+
+
+def test_the_environments_know_no_algorithm() -> None:
+    allowed = ("sb3_pois.envs", "sb3_pois.common.vec_env", "sb3_pois.common.arguments")
+    for module in IMPORTS:
+        if module.startswith("sb3_pois.envs"):
+            assert imports_any(module, "sb3_pois") == imports_any(module, *allowed), module
+
+
+@pytest.mark.parametrize("module", FORBIDDEN)
+def test_forbidden_imports(module: str) -> None:
+    assert imports_any(module, *FORBIDDEN[module]) == set()
+
+
+@pytest.mark.parametrize("module", PURE_MATHEMATICS)
+def test_pure_mathematics_knows_torch_and_the_package_alone(module: str) -> None:
+    for imported in IMPORTS[module]:
         top = imported.split(".")[0]
-        if top == "sb3_pois":
-            assert imported in own or imported.rpartition(".")[0] in own, imported
-        else:
-            assert top == "torch" or top in STANDARD_LIBRARY - {"random", "logging", "warnings"}, imported
+        assert top in {"torch", "sb3_pois"} | STANDARD_LIBRARY - {"random", "logging", "warnings"}, imported
 
 
-@pytest.mark.parametrize("name", PURE_MATHEMATICS)
-def test_pure_mathematics_neither_prints_nor_draws(name: str) -> None:
-    source = (ROOT / "common" / f"{name}.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize("module", PURE_MATHEMATICS)
+def test_pure_mathematics_neither_prints_nor_draws(module: str) -> None:
+    source = (ROOT.parent / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
     called = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
@@ -70,52 +131,6 @@ def test_pure_mathematics_neither_prints_nor_draws(name: str) -> None:
     assert called.isdisjoint(
         {"print", "rand", "randn", "rand_like", "randn_like", "randint", "normal", "manual_seed", "sample"}
     )
-
-
-@pytest.mark.parametrize("module", [name for name in IMPORTS if name.endswith(".policies")])
-def test_policies_know_no_buffers_environments_or_algorithms(module: str) -> None:
-    forbidden = (
-        "sb3_pois.common.buffers",
-        "sb3_pois.common.vec_env",
-        "sb3_pois.common.pois_algorithm",
-        "sb3_pois.common.episode_schedule",
-        "sb3_pois.apois.apois",
-        "sb3_pois.ppois.ppois",
-        "sb3_pois.envs",
-        "sb3_pois.zoo",
-        "stable_baselines3.common.buffers",
-        "stable_baselines3.common.vec_env",
-        "stable_baselines3.common.base_class",
-        "stable_baselines3.common.logger",
-    )
-    assert imports_any(module, *forbidden) == set()
-
-
-def test_the_algorithms_do_not_know_each_other() -> None:
-    for module in IMPORTS:
-        if module.startswith("sb3_pois.apois"):
-            assert imports_any(module, "sb3_pois.ppois", "sb3_pois.PPOIS") == set()
-        if module.startswith("sb3_pois.ppois"):
-            assert imports_any(module, "sb3_pois.apois", "sb3_pois.APOIS") == set()
-
-
-def test_the_common_part_knows_no_algorithm() -> None:
-    for module in IMPORTS:
-        if module.startswith("sb3_pois.common"):
-            assert imports_any(module, "sb3_pois.apois", "sb3_pois.ppois") == set()
-
-
-def test_nothing_knows_the_environments_or_the_zoo() -> None:
-    for module in IMPORTS:
-        if not module.startswith("sb3_pois.envs"):
-            if module not in ("sb3_pois.zoo", "sb3_pois.zoo_studies"):
-                assert imports_any(module, "sb3_pois.envs", "rl_zoo3", "sb3_pois.zoo_studies") == set(), module
-            if module != "sb3_pois.__main__":  # the console script
-                assert imports_any(module, "sb3_pois.zoo") == set(), module
-
-
-def test_buffers_know_no_policies_or_algorithms() -> None:
-    assert imports_any("sb3_pois.common.buffers", "torch", "sb3_pois.common.pois_algorithm", "sb3_pois.apois") == set()
 
 
 def test_the_direction_test_can_fail() -> None:

@@ -5,12 +5,14 @@ import pytest
 import torch as th
 from scipy import stats
 
-from sb3_pois.common.bounds import BOUNDS
+from sb3_pois.common.ascent import optimize_offline
+from sb3_pois.common.bounds import Objective
 from sb3_pois.common.importance import effective_sample_size
-from sb3_pois.common.surrogate import optimize_offline
 from sb3_pois.ppois import grouped_noise
-from sb3_pois.ppois.surrogates import HyperpolicySurrogate, natural_gradient
+from sb3_pois.ppois.surrogate import HyperpolicySurrogate, gaussian_natural_gradient
+from tests.helpers.objectives import objectives
 
+MAX_D2, MAX_ESS = Objective("max-d2", "sn", 0.4), Objective("max-ess", "sn", 0.4)
 N_EPISODES, N_PARAMS = 30, 7
 MEAN = np.linspace(-1.0, 1.0, N_PARAMS)
 LOG_STD = np.linspace(-0.7, 0.4, N_PARAMS)
@@ -21,10 +23,10 @@ def draw_noise(n_episodes=N_EPISODES, n_params=N_PARAMS, seed=0):
     return np.random.default_rng(seed).standard_normal((n_episodes, n_params), dtype=np.float32)
 
 
-def make_surrogate(bound="max-d2", iw_norm="sn", delta=0.4, groups=None, noise=None):
+def make_surrogate(objective=MAX_D2, groups=None, noise=None):
     noise = draw_noise() if noise is None else noise
     returns = th.as_tensor(noise.astype(np.float64).sum(1) + 3.0)
-    return HyperpolicySurrogate(MEAN, LOG_STD, noise, returns, bound, iw_norm, delta, groups)
+    return HyperpolicySurrogate(MEAN, LOG_STD, noise, returns, objective, groups)
 
 
 BEHAVIORAL = th.as_tensor(np.concatenate([MEAN, LOG_STD]))
@@ -42,13 +44,13 @@ def test_log_weights_are_ratios_of_normal_densities(groups):
     ratios = stats.norm.logpdf(params, mean, np.exp(log_std)) - stats.norm.logpdf(params, MEAN, np.exp(LOG_STD))
     index = np.zeros(N_PARAMS, dtype=int) if groups is None else groups
     expected = np.stack([ratios[:, index == m].sum(1) for m in range(index.max() + 1)], axis=1)
-    actual = make_surrogate(groups=groups).episode_terms(target, with_divergence=False).log_weights
+    actual = make_surrogate(groups=groups).terms(target, with_divergence=False).log_weights
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("groups", [None, GROUPS])
 def test_behavioral_weights_and_divergences_are_exact(groups):
-    terms = make_surrogate(groups=groups).episode_terms(BEHAVIORAL, with_divergence=True)
+    terms = make_surrogate(groups=groups).terms(BEHAVIORAL, with_divergence=True)
     assert (terms.log_weights == 0.0).all()
     assert (terms.log_d2 == 0.0).all()
 
@@ -56,27 +58,26 @@ def test_behavioral_weights_and_divergences_are_exact(groups):
 def test_divergence_is_the_second_moment_of_the_weights():
     noise = draw_noise(n_episodes=400_000)
     target = a_target(scale=0.08)
-    log_weights, log_d2 = make_surrogate(noise=noise, groups=GROUPS).episode_terms(target, with_divergence=True)
-    weights = log_weights.exp()
+    terms = make_surrogate(noise=noise, groups=GROUPS).terms(target, with_divergence=True)
+    weights = terms.log_weights.exp()
     np.testing.assert_allclose(weights.mean(0), 1.0, atol=5e-3)
-    np.testing.assert_allclose((weights**2).mean(0), log_d2.exp(), atol=2e-2)
+    np.testing.assert_allclose((weights**2).mean(0), terms.log_d2.exp(), atol=2e-2)
 
 
 def test_divergence_of_a_group_is_infinite_on_its_own():
     target = BEHAVIORAL.clone()
     target[N_PARAMS + 3] += 0.5 * np.log(2.0) + 1e-6  # group 2: std beyond sqrt(2) times the behavioral one
     surrogate = make_surrogate(groups=GROUPS)
-    log_d2 = surrogate.episode_terms(target, with_divergence=True).log_d2
+    log_d2 = surrogate.terms(target, with_divergence=True).log_d2
     assert log_d2.tolist() == [0.0, 0.0, np.inf, 0.0]
     assert th.isfinite(surrogate.value(target)).tolist() == [True, True, False, True]
 
 
 @pytest.mark.parametrize("groups", [None, GROUPS])
-@pytest.mark.parametrize("bound", list(BOUNDS))
-@pytest.mark.parametrize("iw_norm", ["none", "sn"])
-def test_gradient_is_that_of_finite_differences(bound, iw_norm, groups):
+@pytest.mark.parametrize("objective", objectives(), ids=str)
+def test_gradient_is_that_of_finite_differences(objective, groups):
     target = a_target(scale=0.1)
-    surrogate = make_surrogate(bound, iw_norm, groups=groups)
+    surrogate = make_surrogate(objective, groups=groups)
     value, gradient = surrogate.value_and_gradient(target)
     np.testing.assert_array_equal(value, surrogate.value(target))
     step = 1e-6
@@ -113,22 +114,22 @@ def test_chunks_make_no_difference(monkeypatch, groups, chunk_size):
 
 def test_each_group_is_a_surrogate_of_its_own():
     target, noise = a_target(), draw_noise()
-    surrogate = make_surrogate("max-ess", groups=GROUPS)
+    surrogate = make_surrogate(MAX_ESS, groups=GROUPS)
     value, gradient = surrogate.value_and_gradient(target)
-    log_weights = surrogate.episode_terms(target, with_divergence=False).log_weights
+    log_weights = surrogate.terms(target, with_divergence=False).log_weights
     for group in range(4):
         own = GROUPS == group
-        alone = HyperpolicySurrogate(MEAN[own], LOG_STD[own], noise[:, own], surrogate.returns, "max-ess", "sn", 0.4)
+        alone = HyperpolicySurrogate(MEAN[own], LOG_STD[own], noise[:, own], surrogate.returns, surrogate.objective)
         both = np.tile(own, 2)
         own_value, own_gradient = alone.value_and_gradient(target[both])
         np.testing.assert_allclose(value[group], own_value[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[both], own_gradient, rtol=1e-10, atol=1e-12)
-        own_weights = alone.episode_terms(target[both], with_divergence=False).log_weights[:, 0]
+        own_weights = alone.terms(target[both], with_divergence=False).log_weights[:, 0]
         assert effective_sample_size(log_weights)[group].item() == pytest.approx(effective_sample_size(own_weights).item())
 
 
 def test_groups_that_stand_still_keep_their_value(monkeypatch):
-    surrogate, fresh = make_surrogate("max-ess", groups=GROUPS), make_surrogate("max-ess", groups=GROUPS)
+    surrogate, fresh = make_surrogate(MAX_ESS, groups=GROUPS), make_surrogate(MAX_ESS, groups=GROUPS)
     surrogate.value_and_gradient(BEHAVIORAL)
     computed = []
     forms = surrogate.noise.quadratic_forms
@@ -146,12 +147,12 @@ def test_groups_that_stand_still_keep_their_value(monkeypatch):
     assert computed == [[False, False, True, False]] * 2
 
 
-@pytest.mark.parametrize("bound", list(BOUNDS))
+@pytest.mark.parametrize("objective", objectives(), ids=str)
 @pytest.mark.parametrize("rule", ["parabolic", "binary"])
-def test_no_group_ends_below_its_start(bound, rule):
-    surrogate = make_surrogate(bound, groups=GROUPS)
-    result = optimize_offline(surrogate, BEHAVIORAL, natural_gradient, surrogate.group_of_theta, rule=rule)
-    fresh = make_surrogate(bound, groups=GROUPS)
+def test_no_group_ends_below_its_start(objective, rule):
+    surrogate = make_surrogate(objective, groups=GROUPS)
+    result = optimize_offline(surrogate, BEHAVIORAL, gaussian_natural_gradient, surrogate.group_of_theta, rule=rule)
+    fresh = make_surrogate(objective, groups=GROUPS)
     np.testing.assert_allclose(fresh.value(result.theta), result.value, rtol=1e-9)
     assert (result.value >= result.value_before).all()
     assert (result.value > result.value_before).any()
@@ -160,7 +161,7 @@ def test_no_group_ends_below_its_start(bound, rule):
 @pytest.mark.parametrize("groups", [None, GROUPS])
 def test_gradient_of_what_is_not_learned_is_zero(groups):
     both = make_surrogate(groups=groups)
-    arguments = (MEAN, LOG_STD, draw_noise(), both.returns, "max-d2", "sn", 0.4, groups)
+    arguments = (MEAN, LOG_STD, draw_noise(), both.returns, both.objective, groups)
     of_mean = HyperpolicySurrogate(*arguments, learn_std=False).value_and_gradient(a_target())[1]
     of_std = HyperpolicySurrogate(*arguments, learn_mean=False).value_and_gradient(a_target())[1]
     assert (of_mean[N_PARAMS:] == 0.0).all() and (of_std[:N_PARAMS] == 0.0).all()
@@ -173,14 +174,14 @@ def test_natural_gradient_is_the_gradient_over_the_fisher_information():
     std = np.exp(target[N_PARAMS:].numpy())
     scores = np.hstack([params / std**2, (params / std) ** 2 - 1.0])  # of (mean, log std)
     fisher = (scores**2).mean(0)
-    np.testing.assert_allclose(natural_gradient(target, gradient), gradient.numpy() / fisher, rtol=0.03)
+    np.testing.assert_allclose(gaussian_natural_gradient(target, gradient), gradient.numpy() / fisher, rtol=0.03)
 
 
 @pytest.mark.skipif(not th.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("groups", [None, GROUPS])
 def test_same_on_a_gpu(groups):
-    on_cpu = make_surrogate("max-d2", groups=groups)
-    on_gpu = HyperpolicySurrogate(MEAN, LOG_STD, draw_noise(), on_cpu.returns.cuda(), "max-d2", "sn", 0.4, groups)
+    on_cpu = make_surrogate(groups=groups)
+    on_gpu = HyperpolicySurrogate(MEAN, LOG_STD, draw_noise(), on_cpu.returns.cuda(), on_cpu.objective, groups)
     for expected, actual in zip(
         on_cpu.value_and_gradient(a_target()), on_gpu.value_and_gradient(a_target().cuda()), strict=True
     ):

@@ -10,12 +10,13 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_pois.apois.action_distributions import SUPPORTED_ACTION_SPACES
 from sb3_pois.apois.policies import CnnPolicy, LinearPolicy, MlpPolicy, MultiInputPolicy
-from sb3_pois.apois.surrogates import make_surrogate, natural_gradient
+from sb3_pois.apois.surrogate import make_surrogate, score_natural_gradient
 from sb3_pois.common.arguments import check_integer, check_number
+from sb3_pois.common.ascent import gradient_direction, optimize_offline
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
+from sb3_pois.common.collection import Actor
 from sb3_pois.common.parameters import ParameterVector
-from sb3_pois.common.pois_algorithm import Actor, PoisAlgorithm, warn_of_stochastic_layers
-from sb3_pois.common.surrogate import gradient_direction, optimize_offline
+from sb3_pois.common.pois_algorithm import PoisAlgorithm, warn_of_stochastic_layers
 
 # Steps whose noise is drawn at once while a batch is collected
 NOISE_BLOCK_STEPS = 64
@@ -156,10 +157,8 @@ class APOIS(PoisAlgorithm):
         if returns is None:
             return
         parameters = ParameterVector(self.policy)
-        surrogate = make_surrogate(
-            self.policy, self.rollout_buffer, returns, self.bound, self.iw_norm, self.delta, self.max_chunk_steps
-        )
-        direction = natural_gradient(surrogate, self.fisher_damping) if self.natural_gradient else gradient_direction
+        surrogate = make_surrogate(self.policy, self.rollout_buffer, returns, self.objective, self.max_chunk_steps)
+        direction = score_natural_gradient(surrogate, self.fisher_damping) if self.natural_gradient else gradient_direction
         result = optimize_offline(surrogate, parameters.get(), direction, **self._optimization_arguments())
         self._log_optimization(surrogate, result)
         parameters.set(result.theta)
@@ -185,12 +184,11 @@ class StochasticActor:
         self.rng = rng
         self.step_in_block = NOISE_BLOCK_STEPS
 
-    def start_episodes(self, envs: np.ndarray, episodes: np.ndarray) -> None:
+    def start_episodes(self, envs: np.ndarray) -> None:
         """
         Take no notice: all episodes follow the same policy.
 
         :param envs: indices of the environments
-        :param episodes: numbers of their episodes
         """
 
     def act(self, observations: Observations) -> np.ndarray:

@@ -144,16 +144,6 @@ class MlpPolicy(BasePolicy):
         outputs = self.action_net(self.mlp(features))
         return (outputs, self.log_std) if hasattr(self, "log_std") else (outputs,)
 
-    def evaluate_actions(self, observation: PyTorchObs, actions: th.Tensor) -> th.Tensor:
-        """
-        Log density of actions.
-
-        :param observation: observations, shape (n_states, *obs_shape), or a dict of such
-        :param actions: actions before any clipping, shape (n_states, *action_shape)
-        :return: log densities in nats, shape (n_states,)
-        """
-        return self.distribution.log_prob(self(observation), actions)
-
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
         params = tuple(param.cpu().numpy() for param in self(observation))
         if deterministic:

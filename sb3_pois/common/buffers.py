@@ -70,6 +70,13 @@ class EpisodeRolloutBuffer:
         """Episode that each step belongs to, shape (n_steps,)."""
         return np.repeat(np.arange(self.n_episodes), self.episode_lengths)
 
+    def add_episodes(self, kept: np.ndarray | None) -> None:
+        """
+        Take note of new episodes, in launch order; this buffer keeps nothing of them beyond their steps.
+
+        :param kept: what the actor has to have kept of each of them, shape (n_started, ...); None for nothing
+        """
+
     def add(
         self,
         observations: Observations,

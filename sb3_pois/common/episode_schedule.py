@@ -78,38 +78,31 @@ class EpisodeSchedule:
             self._steps_of_env[env] -= 1
             self._n_steps -= 1
 
-    def ends(self, dones: np.ndarray) -> np.ndarray:
-        """
-        Which episodes end with the step that is about to be counted, by themselves or cut by the horizon.
-
-        :param dones: whether each environment's episode ended by itself, shape (n_envs,)
-        :return: mask, shape (n_envs,)
-        """
-        if self.horizon is None:
-            return dones
-        return dones | (self.active & (self._steps_of_env + 1 >= self.horizon))
-
-    def advance(self, dones: np.ndarray) -> np.ndarray:
+    def advance(self, dones: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Count one step of all environments.
 
-        :param dones: whether each environment's episode ended by itself, False where idle, shape (n_envs,)
-        :return: indices of the environments that start a new episode with the next step
+        :param dones: whether each environment ended its episode and reset itself, False where idle, shape (n_envs,)
+        :return: whether each episode is over, by itself or cut by the horizon, shape (n_envs,); indices of the
+            environments that start a new episode with the next step
         :raises ValueError: if an episode does not end and there is no horizon
         """
-        ended = self.ends(dones)
         self._steps_of_env += 1
         self._n_steps += self.n_active
-        if self.horizon is None and self._steps_of_env.max() >= MAX_EPISODE_STEPS:
-            self._refuse_endless_episodes()
+        if self.horizon is None:
+            over = dones
+            if self._steps_of_env.max() >= MAX_EPISODE_STEPS:
+                self._refuse_endless_episodes()
+        else:
+            over = dones | (self.active & (self._steps_of_env >= self.horizon))
         budget_reached = self.batch_timesteps is not None and self._n_steps >= self.batch_timesteps
-        if not (budget_reached or ended.any()):
-            return NO_ENVS
-        for env in np.flatnonzero(ended).tolist():
+        if not (budget_reached or over.any()):
+            return over, NO_ENVS
+        for env in np.flatnonzero(over).tolist():
             self._end_episode(env)
         if budget_reached:
             self._stop_superfluous()
-        return self._launch(np.flatnonzero(dones).tolist())
+        return over, self._launch(np.flatnonzero(dones).tolist())
 
     def kept_lengths(self) -> np.ndarray:
         """

@@ -74,5 +74,3 @@ ESTIMATORS: dict[str, Estimator] = {
     "sn": self_normalized_estimate,
     "regression": regression_estimate,
 }
-# The estimators whose value and gradient are continuous where the optimisation starts
-TRAINING_ESTIMATORS = ("none", "sn")

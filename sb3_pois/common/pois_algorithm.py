@@ -1,17 +1,15 @@
-"""What APOIS and PPOIS share: collection of whole episodes, the learning loop, validation, logging, the life cycle."""
+"""What APOIS and PPOIS share: arguments, the learning loop, logging, saving."""
 
 import inspect
 import io
-import os
 import pathlib
 import sys
 import time
-import uuid
 import warnings
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -27,70 +25,32 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, is_vecenv_wr
 from torch import nn
 
 from sb3_pois.common.arguments import check_choice, check_flag, check_integer, check_number
-from sb3_pois.common.bounds import check_bound, check_delta
-from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
+from sb3_pois.common.ascent import OptimizationResult
+from sb3_pois.common.bounds import Objective
+from sb3_pois.common.buffers import EpisodeRolloutBuffer
+from sb3_pois.common.collection import Actor, collect
 from sb3_pois.common.episode_schedule import EpisodeSchedule
-from sb3_pois.common.episode_surrogate import EpisodeSurrogate
-from sb3_pois.common.estimators import TRAINING_ESTIMATORS
 from sb3_pois.common.line_search import STEP_RULES
-from sb3_pois.common.surrogate import OptimizationResult
-from sb3_pois.common.vec_env import RESET_STEP, GymnasiumVecEnv
+from sb3_pois.common.saving import replaced_when_complete
+from sb3_pois.common.surrogate import Surrogate
+from sb3_pois.common.vec_env import GymnasiumVecEnv
 
 SelfPoisAlgorithm = TypeVar("SelfPoisAlgorithm", bound="PoisAlgorithm")
 
 DEFAULT_N_EPISODES = 100
 
 
-class Actor(Protocol):
-    """Chooses the actions of one batch, from a snapshot of the behavioral policy."""
-
-    def start_episodes(self, envs: np.ndarray, episodes: np.ndarray) -> None:
-        """
-        Learn which environments start which episodes.
-
-        :param envs: indices of the environments, shape (n_started,)
-        :param episodes: numbers of their episodes in the batch, shape (n_started,)
-        """
-
-    def act(self, observations: Observations) -> np.ndarray:
-        """
-        Choose one action per environment.
-
-        :param observations: observations, shape (n_envs, *obs_shape), or a dict of such
-        :return: actions before any clipping, shape (n_envs, *action_shape)
-        """
-
-
 class PoisAlgorithm(BaseAlgorithm):
     """
     Base of the POIS algorithms (Metelli et al. 2018): collect whole episodes, then climb a surrogate offline.
 
-    :param policy: policy class or its alias
-    :param env: environment to learn from: an id, a Gymnasium environment or vector environment, or an SB3 ``VecEnv``
-    :param n_episodes: episodes per batch; 100 if ``batch_timesteps`` is not given either
-    :param batch_timesteps: steps per batch, instead of ``n_episodes``: whole episodes in launch order, only the last cut
-    :param horizon: number of steps after which every episode is cut; None leaves the end to the environment
-    :param gamma: discount factor, in [0, 1]
-    :param delta: 1 minus the confidence of the bound, in (0, 1]; 1 switches its penalty off
-    :param bound: surrogate: ``J``, ``max-d2``, ``std-d2``, ``max-ess`` or ``std-ess``
-    :param iw_norm: estimator: ``none`` (importance sampling) or ``sn`` (self-normalised)
-    :param center_returns: subtract the batch's mean return before everything; surrogates are then relative to it
-    :param natural_gradient: precondition the gradient with the inverse Fisher information
-    :param n_offline_iters: largest number of line searches per batch
-    :param line_search: ``parabolic`` or ``binary``
-    :param line_search_max_iter: largest number of trials per line search
-    :param line_search_tol: least gain of a trial and of a line search, in units of return
-    :param line_search_initial_step: gain that the first trial promises, in units of return
-    :param gradient_tol: norm of the gradient below which the optimisation stops, in units of return
-    :param policy_kwargs: keyword arguments of the policy
-    :param stats_window_size: number of episodes that ``ep_info_buffer`` and ``ep_success_buffer`` keep
-    :param tensorboard_log: folder of the tensorboard logs; None for none
-    :param verbose: 0 for no output, 1 for information, 2 for debugging
-    :param seed: seed of the pseudo-random generators
-    :param device: device of the optimisation; episodes are always sampled on the CPU
+    The arguments are those of :class:`~sb3_pois.APOIS`, and
+
     :param supported_action_spaces: action spaces that the algorithm supports
     """
 
+    #: estimators that an optimisation may climb: value and gradient are continuous where it starts
+    training_estimators: ClassVar[tuple[str, ...]] = ("none", "sn")
     rollout_buffer: EpisodeRolloutBuffer
 
     def __init__(
@@ -210,18 +170,17 @@ class PoisAlgorithm(BaseAlgorithm):
         for name in ("n_offline_iters", "line_search_max_iter"):
             check_integer(name, getattr(self, name), least=1)
         check_integer("stats_window_size", self._stats_window_size, least=1)
-        for name in ("gamma", "delta", "line_search_tol", "line_search_initial_step", "gradient_tol"):
+        for name in ("gamma", "line_search_tol", "line_search_initial_step", "gradient_tol"):
             check_number(name, getattr(self, name))
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma is {self.gamma}, but must lie in [0, 1]")
-        check_delta(self.delta)
-        check_bound(self.bound)
         if self.iw_norm == "regression":
             raise ValueError(
                 "iw_norm is 'regression', which jumps where the optimisation starts and so serves evaluation only: "
-                f"allowed are {', '.join(map(repr, TRAINING_ESTIMATORS))}"
+                f"allowed are {', '.join(map(repr, self.training_estimators))}"
             )
-        check_choice("iw_norm", self.iw_norm, TRAINING_ESTIMATORS)
+        check_choice("iw_norm", self.iw_norm, self.training_estimators)
+        _ = self.objective  # refuses what is not allowed
         check_choice("line_search", self.line_search, STEP_RULES)
         for name in ("center_returns", "natural_gradient"):
             check_flag(name, getattr(self, name))
@@ -230,6 +189,11 @@ class PoisAlgorithm(BaseAlgorithm):
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0")
         if not self.line_search_initial_step > 0.0:
             raise ValueError(f"line_search_initial_step is {self.line_search_initial_step}, but must be > 0")
+
+    @property
+    def objective(self) -> Objective:
+        """What the optimisation climbs."""
+        return Objective(self.bound, self.iw_norm, self.delta)
 
     @staticmethod
     def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -301,16 +265,8 @@ class PoisAlgorithm(BaseAlgorithm):
         target = pathlib.Path(path)
         if target.suffix == "":
             target = target.with_name(f"{target.name}.zip")
-        target = pathlib.Path(os.path.realpath(target))  # write through links
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}")
-        try:
-            with open(unfinished, "xb") as file:
-                super().save(file, exclude, include)
-            os.replace(unfinished, target)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        with replaced_when_complete(target) as file:
+            super().save(file, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_last_obs", "_last_episode_starts", "_last_original_obs"]
@@ -354,64 +310,29 @@ class PoisAlgorithm(BaseAlgorithm):
         """
         callback.on_rollout_start()
         self.policy.set_training_mode(False)
-        rollout_buffer.reset()
         n_episodes = DEFAULT_N_EPISODES if self.n_episodes is None and self.batch_timesteps is None else self.n_episodes
         schedule = EpisodeSchedule(env.num_envs, n_episodes, self.batch_timesteps, self.horizon)
         actor = self._make_actor(env.num_envs, np.random.default_rng(self._entropy()))
-        to_env_actions = _EnvActions(self.action_space)
-        normalize = self._vec_normalize_env
-        n_vec_steps = 0
-        started = np.zeros(0, dtype=np.int64)
-        obs: Observations
-        latest_obs: Any  # as the environments returned it
+        n_timesteps_before = self.num_timesteps
+        callback.update_locals(locals())
 
-        while not schedule.is_complete:
-            if schedule.wave_is_over:
-                latest_obs = env.reset()
-                obs = _own(latest_obs, latest_obs)
-                started = schedule.start_wave()
-                _check_finite("observation", obs, schedule, n_vec_steps)
-            if len(started) > 0:
-                actor.start_episodes(started, schedule.episode_of_env[started])
-            actions = actor.act(obs)
-            _check_finite("action", actions, schedule, n_vec_steps)
-            new_obs, rewards, dones, infos = env.step(to_env_actions(actions, schedule))
+        def on_step(step: dict[str, Any]) -> bool:
             self.num_timesteps += env.num_envs
-            n_vec_steps += 1
-            rewards = rewards.astype(np.float32, copy=False)  # SubprocVecEnv has float64, unlike DummyVecEnv
-
-            skipped = [i for i in started.tolist() if RESET_STEP in infos[i]]  # a step that only reset the environment
-            active = None if schedule.all_active and not skipped else schedule.active.copy()
-            if active is not None:
-                active[skipped] = False
-                schedule.skip(skipped)
-                rewards, dones = np.where(active, rewards, np.float32(0.0)), dones & active
-                infos = [info if keep else {} for info, keep in zip(infos, active, strict=True)]
-            _check_finite("reward", rewards, schedule, n_vec_steps)
-            _check_finite("observation", new_obs, schedule, n_vec_steps)
-            natural_ends, dones = dones, schedule.ends(dones)
-
-            callback.update_locals(locals())
+            callback.update_locals(step)
             if not callback.on_step():
-                rollout_buffer.reset()
                 return False
+            self._record_successes(step["infos"], step["dones"])
+            return True
 
-            if dones.any():
-                self._record_successes(infos, dones)
-            original_rewards = normalize.get_original_reward() if normalize is not None and normalize.norm_reward else None
-            rollout_buffer.add(obs, actions, rewards, original_rewards, schedule.episode_of_env, active)
-            started = schedule.advance(natural_ends)
-            obs, latest_obs = _own(new_obs, latest_obs), new_obs
-
-        rollout_buffer.pack(schedule.kept_lengths())
-        self._n_dropped_steps = n_vec_steps * env.num_envs - rollout_buffer.n_steps
+        if not collect(env, actor, schedule, rollout_buffer, on_step):
+            return False
+        self._n_dropped_steps = self.num_timesteps - n_timesteps_before - rollout_buffer.n_steps
         self._episode_num += rollout_buffer.n_episodes
         self._record_episodes(rollout_buffer)
-        callback.update_locals(locals())
         callback.on_rollout_end()
         return True
 
-    def _record_successes(self, infos: Sequence[dict[str, Any]], dones: np.ndarray) -> None:
+    def _record_successes(self, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
         assert self.ep_success_buffer is not None
         ended = [infos[i] for i in np.flatnonzero(dones).tolist()]
         self.ep_success_buffer.extend(info["is_success"] for info in ended if "is_success" in info)
@@ -543,7 +464,7 @@ class PoisAlgorithm(BaseAlgorithm):
     def _log_policy(self) -> None:
         """Record ``train/std``."""
 
-    def _log_optimization(self, surrogate: EpisodeSurrogate, result: OptimizationResult) -> None:
+    def _log_optimization(self, surrogate: Surrogate, result: OptimizationResult) -> None:
         """Record how the optimisation went and what the importance weights say about the sample it rests on."""
         record = self.logger.record
         record("train/surrogate_before", _mean(result.value_before))
@@ -556,48 +477,6 @@ class PoisAlgorithm(BaseAlgorithm):
         record("train/is_line_search_success", _mean(result.is_success))
         for name, value in surrogate.diagnostics(result.theta).items():
             record(f"train/{name}", value)
-
-
-class _EnvActions:
-    """Turns sampled actions into what the environments take: Box actions are clipped to the bounds."""
-
-    def __init__(self, action_space: spaces.Space) -> None:
-        self.box = action_space if isinstance(action_space, spaces.Box) else None
-        first = getattr(action_space, "start", 0)  # Discrete spaces need not start at 0
-        idle = np.full(action_space.shape or (), first, dtype=action_space.dtype)
-        self.idle_action = idle if self.box is None else np.clip(idle, self.box.low, self.box.high)
-
-    def __call__(self, actions: np.ndarray, schedule: EpisodeSchedule) -> np.ndarray:
-        if self.box is not None:
-            actions = actions.clip(self.box.low, self.box.high)
-        if not schedule.all_active:
-            actions = actions.copy()
-            actions[~schedule.active] = self.idle_action
-        return actions
-
-
-def _own(observations: Any, earlier: Any) -> Any:
-    """Copy observations that lie where earlier ones lay: the environments would overwrite them with their next step."""
-    if isinstance(observations, dict):
-        return {key: _own(part, earlier[key]) for key, part in observations.items()}
-    return observations.copy() if np.may_share_memory(observations, earlier) else observations
-
-
-def _check_finite(name: str, values: Any, schedule: EpisodeSchedule, n_vec_steps: int) -> None:
-    """Raise on a NaN or an infinite value in an environment that is in an episode."""
-    if isinstance(values, dict):
-        for key, part in values.items():
-            _check_finite(f"{name} {key!r}", part, schedule, n_vec_steps)
-        return
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    bad_envs = np.flatnonzero(~finite & schedule.active)
-    if len(bad_envs) > 0:
-        raise ValueError(
-            f"the {name} of environment {bad_envs[0]} at step {n_vec_steps} of the batch is {values[bad_envs[0]]}, "
-            "but must be finite: the policy was left as it was before the batch"
-        )
 
 
 def warn_of_stochastic_layers(policy: nn.Module) -> None:

@@ -1,149 +1,93 @@
-"""
-Offline optimisation of a surrogate: everything POIS does between two batches (Metelli et al. 2018, algorithms 1 and 2).
+"""The lower bound as a function of the target parameters, for one batch of episodes."""
 
-Knows flat parameter vectors and callables only. The surrogates themselves live beside the algorithms.
-"""
-
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
 
 import torch as th
 
-from sb3_pois.common.line_search import line_search
+from sb3_pois.common.bounds import LowerBound, Objective, Terms
+from sb3_pois.common.importance import effective_sample_size, importance_weights
 
 
-class SurrogateFunction(Protocol):
-    """A function of the target parameters with one value per group of parameters (one group unless stated)."""
+class Surrogate(ABC):
+    """
+    Surrogate of one batch (a :class:`~sb3_pois.common.ascent.SurrogateFunction`).
+
+    :param returns: episode returns, float64, shape (n_episodes,)
+    :param objective: what to climb
+    """
+
+    def __init__(self, returns: th.Tensor, objective: Objective) -> None:
+        self.returns = returns
+        self.objective = objective
+
+    @property
+    def n_episodes(self) -> int:
+        """Number of episodes of the batch."""
+        return len(self.returns)
+
+    @abstractmethod
+    def terms(self, theta: th.Tensor, with_divergence: bool) -> Terms:
+        """
+        What the objective needs to know of a target, differentiable in it.
+
+        :param theta: target parameters, shape (n_params,)
+        :param with_divergence: whether the divergence is needed
+        :return: the terms, log weights of shape (n_episodes, n_groups)
+        """
+
+    def lower_bound(self, terms: Terms) -> LowerBound:
+        """
+        Lower bound of a target.
+
+        :param terms: what is known of the target
+        :return: value, estimate and penalty, float64, each of shape (n_groups,)
+        """
+        return self.objective.lower_bound(self.returns, terms)
 
     def value(self, theta: th.Tensor) -> th.Tensor:
         """
-        Evaluate without a gradient.
+        Lower bound of a target.
 
         :param theta: target parameters, shape (n_params,)
-        :return: float64 values, shape (n_groups,); not finite where the target is not feasible
+        :return: float64 values, shape (n_groups,); -inf where the target is not feasible
         """
+        with th.no_grad():
+            return self.lower_bound(self.terms(theta, self.objective.needs_divergence)).value
 
     def value_and_gradient(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """
-        Evaluate with the gradient of the sum of all groups' values.
+        Lower bound of a target and the gradient of its sum over the groups.
 
         :param theta: target parameters, shape (n_params,)
         :return: float64 values, shape (n_groups,), and float64 gradient, shape (n_params,)
         """
+        theta = theta.detach().requires_grad_()
+        value = self.lower_bound(self.terms(theta, self.objective.needs_divergence)).value
+        (gradient,) = th.autograd.grad(value.sum(), theta)
+        return value.detach(), gradient.double()
 
+    def diagnostics(self, theta: th.Tensor) -> dict[str, float]:
+        """
+        What the importance weights of a target say about the sample that its surrogate rests on.
 
-class OptimizationResult(NamedTuple):
-    """
-    Where an offline optimisation ended.
-
-    :param theta: parameters with every group at its best, shape (n_params,)
-    :param value_before: surrogate at the start, shape (n_groups,)
-    :param value: surrogate at ``theta``, nowhere below ``value_before``, shape (n_groups,)
-    :param grad_norm: norm of the first gradient, shape (n_groups,)
-    :param step_size: last step that was taken, 0 where there was none, shape (n_groups,)
-    :param n_iters: number of line searches
-    :param n_evals: number of evaluations of the surrogate in line searches
-    """
-
-    theta: th.Tensor
-    value_before: th.Tensor
-    value: th.Tensor
-    grad_norm: th.Tensor
-    step_size: th.Tensor
-    n_iters: int
-    n_evals: int
-
-    @property
-    def is_success(self) -> th.Tensor:
-        """Whether the surrogate improved, shape (n_groups,)."""
-        return self.value > self.value_before
-
-
-# Maps (theta, gradient), both of shape (n_params,), to an ascent direction of shape (n_params,)
-Direction = Callable[[th.Tensor, th.Tensor], th.Tensor]
-
-
-def gradient_direction(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
-    """
-    Steepest ascent.
-
-    :param theta: target parameters, shape (n_params,)
-    :param gradient: gradient of the surrogate, shape (n_params,)
-    :return: the gradient
-    """
-    return gradient
-
-
-def optimize_offline(
-    surrogate: SurrogateFunction,
-    theta: th.Tensor,
-    direction: Direction = gradient_direction,
-    group_index: th.Tensor | None = None,
-    n_iters: int = 10,
-    rule: str = "parabolic",
-    max_iter: int = 30,
-    tol: float = 1e-4,
-    gradient_tol: float = 1e-4,
-    initial_step: float = 1.0,
-) -> OptimizationResult:
-    """
-    Climb a surrogate from the behavioral parameters by repeated {gradient, direction, line search}.
-
-    Each group of parameters stops for good when the norm of its gradient falls below ``gradient_tol`` or is not finite,
-    or when a line search gains less than ``tol``. No group ever ends below its start.
-
-    :param surrogate: function to climb
-    :param theta: behavioral parameters, shape (n_params,)
-    :param direction: turns a gradient into an ascent direction; where it does not ascend, the gradient takes its place
-    :param group_index: group of each parameter, int64, shape (n_params,); None for a single group
-    :param n_iters: largest number of line searches
-    :param rule: step rule of the line search, ``parabolic`` or ``binary``
-    :param max_iter: largest number of trials of one line search
-    :param tol: least gain, in units of the surrogate
-    :param gradient_tol: least gradient norm
-    :param initial_step: gain that the first trial of a line search promises, in units of the surrogate
-    :return: the best parameters and how they were found
-    """
-    value, gradient = surrogate.value_and_gradient(theta)
-    value_before, first_grad_norm = value, _sum_groups(gradient**2, group_index).sqrt()
-    grad_norm = first_grad_norm
-    active = th.ones_like(value, dtype=th.bool)
-    step_size = th.zeros_like(value)
-    n_searches = n_evals = 0
-    while n_searches < n_iters:
-        active = active & th.isfinite(grad_norm) & (grad_norm >= gradient_tol)
-        if not active.any():
-            break
-        ascent, slope = _ascent_direction(direction, theta, gradient, group_index)
-        result = line_search(
-            surrogate.value, theta, value, ascent, slope * active, group_index, rule, max_iter, tol, initial_step
-        )
-        n_searches += 1
-        n_evals += result.n_evals
-        theta, value = result.theta, result.value
-        step_size = th.where(result.improvement > 0.0, result.step_size, step_size)
-        active = active & (result.improvement >= tol)
-        if n_searches < n_iters and active.any():
-            _, gradient = surrogate.value_and_gradient(theta)
-            grad_norm = _sum_groups(gradient**2, group_index).sqrt()
-    return OptimizationResult(theta, value_before, value, first_grad_norm, step_size, n_searches, n_evals)
-
-
-def _ascent_direction(
-    direction: Direction, theta: th.Tensor, gradient: th.Tensor, group_index: th.Tensor | None
-) -> tuple[th.Tensor, th.Tensor]:
-    """Direction and slope per group; a group in which the direction does not ascend takes the gradient."""
-    ascent = direction(theta, gradient)
-    slope = _sum_groups(gradient * ascent, group_index)
-    ascends = th.isfinite(slope) & (slope > 0.0)
-    ascent = th.where(ascends if group_index is None else ascends[group_index], ascent, gradient)
-    slope = th.where(ascends, slope, _sum_groups(gradient**2, group_index))
-    return ascent, slope
-
-
-def _sum_groups(values: th.Tensor, group_index: th.Tensor | None) -> th.Tensor:
-    """Sum over the parameters of each group: (n_params,) to (n_groups,)."""
-    if group_index is None:
-        return values.sum(0, keepdim=True)
-    n_groups = int(group_index.max()) + 1
-    return th.zeros(n_groups, dtype=values.dtype, device=values.device).index_add(0, group_index, values)
+        :param theta: target parameters, shape (n_params,)
+        :return: means over the groups of ``penalty``, ``ess``, ``d2`` and of mean, maximum and standard deviation of the
+            importance weights; with several groups also ``ess_min``
+        """
+        with th.no_grad():
+            terms = self.terms(theta, with_divergence=True)
+            assert terms.log_d2 is not None
+            weights = importance_weights(terms.log_weights)
+            ess = effective_sample_size(terms.log_weights)
+            values = {
+                "penalty": self.lower_bound(terms).penalty,
+                "ess": ess,
+                "d2": terms.log_d2.exp(),
+                "max_importance_weight": weights.amax(0),
+                "mean_importance_weight": weights.mean(0),
+                "std_importance_weight": weights.std(0, correction=0),
+            }
+            means = {name: float(value.mean()) for name, value in values.items()}
+            if ess.numel() > 1:
+                means["ess_min"] = float(ess.min())
+        return means

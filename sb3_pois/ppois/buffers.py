@@ -25,36 +25,38 @@ class HyperpolicyBuffer(EpisodeRolloutBuffer):
     noise: np.ndarray
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        self.mean = self.log_std = np.zeros(0)
         super().__init__(observation_space, action_space, store_transitions=False)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget the episodes."""
         super().reset()
-        self.set_behavioral(np.zeros(0), np.zeros(0))
+        self.noise = np.zeros((0, len(self.mean)), dtype=np.float32)
+        self._noise_blocks: list[np.ndarray] = []
 
     def set_behavioral(self, mean: np.ndarray, log_std: np.ndarray) -> None:
         """
-        Begin a batch of a hyperpolicy.
+        Say which hyperpolicy the next batch comes from.
 
         :param mean: its mean, float64, shape (n_params,)
         :param log_std: its log standard deviation, float64, shape (n_params,)
         """
         self.mean, self.log_std = mean, log_std
-        self.noise = np.zeros((0, len(mean)), dtype=np.float32)
-        self._noise_blocks: list[np.ndarray] = []
+        self.reset()
 
     @property
     def controller_params(self) -> np.ndarray:
         """Controller parameters of each episode, float64, shape (n_episodes, n_params)."""
         return self.mean + np.exp(self.log_std) * self.noise
 
-    def add_episodes(self, noise: np.ndarray) -> None:
+    def add_episodes(self, kept: np.ndarray | None) -> None:
         """
         Append episodes in launch order.
 
-        :param noise: their noise, shape (n_started, n_params)
+        :param kept: their noise, shape (n_started, n_params)
         """
-        self._noise_blocks.append(noise)
+        assert kept is not None
+        self._noise_blocks.append(kept)
 
     def pack(self, episode_lengths: np.ndarray) -> None:
         """

@@ -12,15 +12,16 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import nn
 
+from sb3_pois.common.ascent import gradient_direction, optimize_offline
 from sb3_pois.common.buffers import Observations
+from sb3_pois.common.collection import Actor
 from sb3_pois.common.parameters import ParameterVector
-from sb3_pois.common.pois_algorithm import Actor, PoisAlgorithm
-from sb3_pois.common.surrogate import gradient_direction, optimize_offline
+from sb3_pois.common.pois_algorithm import PoisAlgorithm
 from sb3_pois.ppois.buffers import HyperpolicyBuffer
 from sb3_pois.ppois.controllers import SUPPORTED_ACTION_SPACES, Controller, NetworkController
 from sb3_pois.ppois.grouping import Grouping, check_grouping, group_index_of
 from sb3_pois.ppois.policies import HyperPolicy, LinearPolicy, MlpPolicy, MultiInputPolicy, as_vector, to_array
-from sb3_pois.ppois.surrogates import HyperpolicySurrogate, natural_gradient
+from sb3_pois.ppois.surrogate import HyperpolicySurrogate, gaussian_natural_gradient
 
 SelfPPOIS = TypeVar("SelfPPOIS", bound="PPOIS")
 
@@ -168,7 +169,8 @@ class PPOIS(PoisAlgorithm):
         return HyperpolicyBuffer(self.observation_space, self.action_space)
 
     def _make_actor(self, n_envs: int, rng: np.random.Generator) -> Actor:
-        return HyperpolicyActor(self.policy, self.rollout_buffer, n_envs, rng)
+        self.rollout_buffer.set_behavioral(to_array(self.policy.mean), to_array(self.policy.log_std))
+        return HyperpolicyActor(self.policy, n_envs, rng)
 
     # Learning and prediction
 
@@ -185,9 +187,7 @@ class PPOIS(PoisAlgorithm):
             buffer.log_std,
             buffer.noise,
             returns,
-            self.bound,
-            self.iw_norm,
-            self.delta,
+            self.objective,
             group_index,
             learn_mean=self.policy.mean.requires_grad,
             learn_std=self.policy.log_std.requires_grad,
@@ -195,7 +195,7 @@ class PPOIS(PoisAlgorithm):
         result = optimize_offline(
             surrogate,
             parameters.get(),
-            natural_gradient if self.natural_gradient else gradient_direction,
+            gaussian_natural_gradient if self.natural_gradient else gradient_direction,
             None if group_index is None else surrogate.group_of_theta,
             **self._optimization_arguments(),
         )
@@ -258,30 +258,26 @@ class HyperpolicyActor:
     environments run.
 
     :param policy: the behavioral hyperpolicy
-    :param buffer: buffer that keeps the noise of each episode
     :param n_envs: number of environments
     :param rng: source of all noise of the batch
     """
 
-    def __init__(self, policy: HyperPolicy, buffer: HyperpolicyBuffer, n_envs: int, rng: np.random.Generator) -> None:
+    def __init__(self, policy: HyperPolicy, n_envs: int, rng: np.random.Generator) -> None:
         self.policy = policy
-        self.buffer = buffer
         self.rng = rng
-        self.mean, log_std = to_array(policy.mean), to_array(policy.log_std)
-        self.std = np.exp(log_std)
-        buffer.set_behavioral(self.mean, log_std)
+        self.mean, self.std = to_array(policy.mean), np.exp(to_array(policy.log_std))
         self.params = np.tile(self.mean, (n_envs, 1)).astype(policy.controller.params_dtype)
 
-    def start_episodes(self, envs: np.ndarray, episodes: np.ndarray) -> None:
+    def start_episodes(self, envs: np.ndarray) -> np.ndarray:
         """
-        Draw the controllers of new episodes.
+        Draw the controllers of the next episodes in launch order.
 
-        :param envs: indices of the environments, shape (n_started,)
-        :param episodes: numbers of their episodes in the batch, ascending, shape (n_started,)
+        :param envs: indices of the environments that they start in, shape (n_started,)
+        :return: the noise that their parameters come from, shape (n_started, n_params)
         """
         noise = self.rng.standard_normal((len(envs), len(self.mean)), dtype=np.float32)
-        self.buffer.add_episodes(noise)
         self.params[envs] = self.mean + self.std * noise
+        return noise
 
     def act(self, observations: Observations) -> np.ndarray:
         """

@@ -6,6 +6,8 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+from sb3_pois.apois import LinearPolicy
+
 
 class ScalingExtractor(BaseFeaturesExtractor):
     """A features extractor with a parameter of its own."""
@@ -28,3 +30,14 @@ class NoisyExtractor(ScalingExtractor):
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         return self.dropout(self.norm(super().forward(observations)))
+
+
+class Float64LinearPolicy(LinearPolicy):
+    """Linear policy in double precision, for comparisons that single precision would blur."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.double()
+
+    def extract_features(self, obs, features_extractor=None):
+        return super().extract_features(obs, features_extractor).double()

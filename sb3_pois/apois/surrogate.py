@@ -8,7 +8,7 @@ policies :class:`LinearGaussianSurrogate` gets both from sums over each episode 
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,29 +17,20 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_pois.apois.action_distributions import Params
 from sb3_pois.apois.policies import MlpPolicy
+from sb3_pois.common.ascent import Direction
+from sb3_pois.common.bounds import Objective, Terms
 from sb3_pois.common.buffers import EpisodeRolloutBuffer
 from sb3_pois.common.conjugate_gradient import conjugate_gradient
 from sb3_pois.common.divergences import gaussian_renyi_divergence, mean_exponentiated_divergence
-from sb3_pois.common.episode_surrogate import EpisodeSurrogate, EpisodeTerms
 from sb3_pois.common.importance import self_normalized_weights, sum_per_episode
 from sb3_pois.common.parameters import ParameterVector
-from sb3_pois.common.surrogate import Direction
+from sb3_pois.common.surrogate import Surrogate
 
 # Statistics of up to this many numbers are always worth their memory
 SMALL_STATISTICS = 2**22
 
 
-class _Chunk(NamedTuple):
-    """Steps that are evaluated together, and what the behavioral policy has to say about them."""
-
-    observations: PyTorchObs
-    actions: th.Tensor
-    episode_index: th.Tensor
-    behavioral_outputs: th.Tensor
-    behavioral_log_prob: th.Tensor
-
-
-class ActionSurrogate(EpisodeSurrogate):
+class ActionSurrogate(Surrogate):
     """
     Surrogate of a batch as a function of the policy's parameters.
 
@@ -48,21 +39,11 @@ class ActionSurrogate(EpisodeSurrogate):
     :param policy: policy that collected the batch, with its behavioral parameters
     :param buffer: the batch
     :param returns: episode returns, float64, shape (n_episodes,)
-    :param bound: name of the bound
-    :param iw_norm: name of the estimator
-    :param delta: 1 minus the confidence, in (0, 1]
+    :param objective: what to climb
     """
 
-    def __init__(
-        self,
-        policy: MlpPolicy,
-        buffer: EpisodeRolloutBuffer,
-        returns: th.Tensor,
-        bound: str,
-        iw_norm: str,
-        delta: float,
-    ) -> None:
-        super().__init__(returns, bound, iw_norm, delta)
+    def __init__(self, policy: MlpPolicy, buffer: EpisodeRolloutBuffer, returns: th.Tensor, objective: Objective) -> None:
+        super().__init__(returns, objective)
         self.policy = policy
         self.buffer = buffer
         self.parameters = ParameterVector(policy)
@@ -76,12 +57,34 @@ class ActionSurrogate(EpisodeSurrogate):
         """
 
         def log_weights(parameters: th.Tensor) -> th.Tensor:
-            return self.episode_terms(parameters, with_divergence=False).log_weights[:, 0]
+            return self.terms(parameters, with_divergence=False).log_weights[:, 0]
 
         def scores_times(v: th.Tensor) -> th.Tensor:
             return th.func.jvp(log_weights, (theta,), (v.to(theta.dtype),))[1]
 
         return scores_times, lambda u: th.func.vjp(log_weights, theta)[1](u)[0].double()
+
+
+class _Chunk(NamedTuple):
+    """Steps that are evaluated together, and what the behavioral policy has to say about them."""
+
+    observations: PyTorchObs
+    actions: th.Tensor
+    episode_index: th.Tensor
+    behavioral_outputs: th.Tensor
+    behavioral_log_prob: th.Tensor
+
+
+class StepTerms(NamedTuple):
+    """
+    What each step of a chunk contributes to the terms of a target.
+
+    :param log_ratios: log pi'(a|s) - log pi(a|s), float64, shape (n_chunk_steps,)
+    :param divergences: D2(pi'(.|s) || pi(.|s)), float64, shape (n_chunk_steps,); None if not asked for
+    """
+
+    log_ratios: th.Tensor
+    divergences: th.Tensor | None
 
 
 class DirectSurrogate(ActionSurrogate):
@@ -90,14 +93,12 @@ class DirectSurrogate(ActionSurrogate):
 
     Steps are packed and summed by episode, in float64. The behavioral policy's part is computed once. At most
     ``max_chunk_steps`` steps are evaluated at a time, so that memory does not grow with the batch; a gradient then takes
-    two passes, one for the episodes' terms and one that carries their gradients back to the parameters.
+    two passes, one for the steps' terms and one that carries their gradients back to the parameters.
 
     :param policy: policy that collected the batch, with its behavioral parameters
     :param buffer: the batch
     :param returns: episode returns, float64, shape (n_episodes,)
-    :param bound: name of the bound
-    :param iw_norm: name of the estimator
-    :param delta: 1 minus the confidence, in (0, 1]
+    :param objective: what to climb
     :param max_chunk_steps: most steps to evaluate at a time
     """
 
@@ -106,38 +107,52 @@ class DirectSurrogate(ActionSurrogate):
         policy: MlpPolicy,
         buffer: EpisodeRolloutBuffer,
         returns: th.Tensor,
-        bound: str,
-        iw_norm: str,
-        delta: float,
+        objective: Objective,
         max_chunk_steps: int,
     ) -> None:
-        super().__init__(policy, buffer, returns, bound, iw_norm, delta)
+        super().__init__(policy, buffer, returns, objective)
         # Two passes: what is allocated for good between two passes of a network keeps their memory from being used again
         self.chunks = list(self._make_chunks(buffer, max_chunk_steps))
         self.behavioral_shared_params = self._evaluate_behavioral_policy()
 
-    def episode_terms(self, theta: th.Tensor, with_divergence: bool) -> EpisodeTerms:
-        return self._terms_of_sums(self._sum_of_chunks(theta, with_divergence))
+    def terms(self, theta: th.Tensor, with_divergence: bool) -> Terms:
+        return self.terms_of_steps([self.step_terms(theta, chunk, with_divergence) for chunk in self.chunks])
+
+    def terms_of_steps(self, steps: Sequence[StepTerms]) -> Terms:
+        """
+        Terms of a target from those of all its steps.
+
+        :param steps: terms of each chunk's steps
+        :return: terms of the episodes
+        """
+        log_weights = self._sum_per_episode([chunk_steps.log_ratios for chunk_steps in steps])
+        divergences = [chunk_steps.divergences for chunk_steps in steps if chunk_steps.divergences is not None]
+        log_d2 = mean_exponentiated_divergence(self._sum_per_episode(divergences)) if divergences else None
+        return Terms(log_weights=log_weights.unsqueeze(1), log_d2=None if log_d2 is None else log_d2.unsqueeze(0))
 
     def value_and_gradient(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         if len(self.chunks) == 1:
             return super().value_and_gradient(theta)
+        with_divergence = self.objective.needs_divergence
         with th.no_grad():
-            sums = self._sum_of_chunks(theta, self.uses_divergence)
-        sums.requires_grad_()
-        value = self.bound_of_terms(self._terms_of_sums(sums))
-        (gradient_of_sums,) = th.autograd.grad(value.sum(), sums)
+            steps = [self.step_terms(theta, chunk, with_divergence) for chunk in self.chunks]
+        inputs = [values.requires_grad_() for chunk_steps in steps for values in chunk_steps if values is not None]
+        value = self.lower_bound(self.terms_of_steps(steps)).value
+        gradients = iter(th.autograd.grad(value.sum(), inputs, materialize_grads=True, allow_unused=True))
         theta = theta.detach().requires_grad_()
         gradient = th.zeros_like(theta, dtype=th.float64)
         for chunk in self.chunks:
-            chunk_sums = self._episode_sums(theta, chunk, self.uses_divergence)
+            outputs = [values for values in self.step_terms(theta, chunk, with_divergence) if values is not None]
             # A product's sum rather than `grad_outputs`, for whose checks torch imports half a second of other modules
-            gradient += th.autograd.grad((chunk_sums * gradient_of_sums).sum(), theta)[0]
+            product = _sum((values * next(gradients)).sum() for values in outputs)
+            gradient += th.autograd.grad(product, theta)[0]
         return value.detach(), gradient
 
     def score_products(self, theta: th.Tensor) -> tuple[Callable[[th.Tensor], th.Tensor], Callable[[th.Tensor], th.Tensor]]:
         def log_weights(chunk: _Chunk) -> Callable[[th.Tensor], th.Tensor]:
-            return lambda parameters: self._episode_sums(parameters, chunk, with_divergence=False)[:, 0]
+            return lambda parameters: sum_per_episode(
+                self.step_terms(parameters, chunk, with_divergence=False).log_ratios, chunk.episode_index, self.n_episodes
+            )
 
         def scores_times(v: th.Tensor) -> th.Tensor:
             v = v.to(theta.dtype)
@@ -148,26 +163,28 @@ class DirectSurrogate(ActionSurrogate):
 
         return scores_times, transposed_scores_times
 
-    def _sum_of_chunks(self, theta: th.Tensor, with_divergence: bool) -> th.Tensor:
-        """Every episode's log weight and divergence, as :meth:`_episode_sums` has them."""
-        return _sum(self._episode_sums(theta, chunk, with_divergence) for chunk in self.chunks)
-
-    def _episode_sums(self, theta: th.Tensor, chunk: _Chunk, with_divergence: bool) -> th.Tensor:
+    def step_terms(self, theta: th.Tensor, chunk: _Chunk, with_divergence: bool) -> StepTerms:
         """
-        What a chunk adds to every episode's log weight and divergence.
+        What the steps of a chunk contribute to the terms of a target, differentiable in it.
 
-        :return: float64, shape (n_episodes, 2), or (n_episodes, 1) without the divergence
+        :param theta: target parameters, shape (n_params,)
+        :param chunk: the steps
+        :param with_divergence: whether the divergence is needed
+        :return: the terms of the steps
         """
         params = self._action_params(chunk.observations, theta)
-        terms = [self.policy.distribution.log_prob(params, chunk.actions) - chunk.behavioral_log_prob]
-        if with_divergence:
-            behavioral_params = (chunk.behavioral_outputs, *self.behavioral_shared_params)
-            terms.append(self.policy.distribution.renyi_divergence(params, behavioral_params))
-        return sum_per_episode(th.stack(terms, dim=1), chunk.episode_index, self.n_episodes)
+        log_ratios = self.policy.distribution.log_prob(params, chunk.actions) - chunk.behavioral_log_prob
+        if not with_divergence:
+            return StepTerms(log_ratios, None)
+        behavioral_params = (chunk.behavioral_outputs, *self.behavioral_shared_params)
+        return StepTerms(log_ratios, self.policy.distribution.renyi_divergence(params, behavioral_params))
 
-    def _terms_of_sums(self, sums: th.Tensor) -> EpisodeTerms:
-        log_d2 = mean_exponentiated_divergence(sums[:, 1]).unsqueeze(0) if sums.shape[1] > 1 else None
-        return EpisodeTerms(sums[:, :1], log_d2)
+    def _sum_per_episode(self, values_of_chunks: Sequence[th.Tensor]) -> th.Tensor:
+        """Sum values of all chunks' steps within each episode, shape (n_episodes,)."""
+        return _sum(
+            sum_per_episode(values, chunk.episode_index, self.n_episodes)
+            for values, chunk in zip(values_of_chunks, self.chunks, strict=True)
+        )
 
     def _action_params(self, observations: PyTorchObs, theta: th.Tensor) -> Params:
         """Parameters of the action distributions, in float64: the networks' own type loses small ratios."""
@@ -220,9 +237,7 @@ class LinearGaussianSurrogate(ActionSurrogate):
     :param policy: linear-Gaussian policy that collected the batch, with its behavioral parameters
     :param buffer: the batch
     :param returns: episode returns, float64, shape (n_episodes,)
-    :param bound: name of the bound
-    :param iw_norm: name of the estimator
-    :param delta: 1 minus the confidence, in (0, 1]
+    :param objective: what to climb
     """
 
     def __init__(
@@ -230,18 +245,16 @@ class LinearGaussianSurrogate(ActionSurrogate):
         policy: MlpPolicy,
         buffer: EpisodeRolloutBuffer,
         returns: th.Tensor,
-        bound: str,
-        iw_norm: str,
-        delta: float,
+        objective: Objective,
     ) -> None:
-        super().__init__(policy, buffer, returns, bound, iw_norm, delta)
+        super().__init__(policy, buffer, returns, objective)
         self.behavioral_mean, self.behavioral_log_std = self._mean_and_log_std(self.parameters.get())
         device = self.behavioral_mean.device
         self.lengths = th.as_tensor(buffer.episode_lengths, dtype=th.float64, device=device)  # (N,)
         statistics = self._sum_over_episodes(buffer, self.behavioral_mean.cpu().numpy())
         self.sum_ss, self.sum_es, self.sum_ee = (th.as_tensor(sums, device=device) for sums in statistics)
 
-    def episode_terms(self, theta: th.Tensor, with_divergence: bool) -> EpisodeTerms:
+    def terms(self, theta: th.Tensor, with_divergence: bool) -> Terms:
         mean, log_std = self._mean_and_log_std(theta)
         shift = mean - self.behavioral_mean  # (k, d)
         squared_shift = th.einsum("nij,ki,kj->nk", self.sum_ss, shift, shift)  # sum_t (shift s_t)^2
@@ -251,9 +264,8 @@ class LinearGaussianSurrogate(ActionSurrogate):
         squares = (precision - behavioral_precision) * self.sum_ee + precision * (squared_shift - 2.0 * shift_residual)
         log_std_change = (log_std - self.behavioral_log_std).sum()
         log_weights = -0.5 * squares.sum(1) - self.lengths * log_std_change
-        if not with_divergence:
-            return EpisodeTerms(log_weights.unsqueeze(1), None)
-        return EpisodeTerms(log_weights.unsqueeze(1), self._log_d2(log_std, squared_shift).unsqueeze(0))
+        log_d2 = self._log_d2(log_std, squared_shift).unsqueeze(0) if with_divergence else None
+        return Terms(log_weights=log_weights.unsqueeze(1), log_d2=log_d2)
 
     def _log_d2(self, log_std: th.Tensor, squared_shift: th.Tensor) -> th.Tensor:
         """Divergence of the trajectories: what a change of std costs per step, and the mean's shift over all steps."""
@@ -300,9 +312,7 @@ def make_surrogate(
     policy: MlpPolicy,
     buffer: EpisodeRolloutBuffer,
     returns: th.Tensor,
-    bound: str,
-    iw_norm: str,
-    delta: float,
+    objective: Objective,
     max_chunk_steps: int,
 ) -> ActionSurrogate:
     """
@@ -311,9 +321,7 @@ def make_surrogate(
     :param policy: policy that collected the batch, with its behavioral parameters
     :param buffer: the batch
     :param returns: episode returns, float64, shape (n_episodes,)
-    :param bound: name of the bound
-    :param iw_norm: name of the estimator
-    :param delta: 1 minus the confidence, in (0, 1]
+    :param objective: what to climb
     :param max_chunk_steps: most steps to evaluate at a time
     :return: the surrogate
     """
@@ -321,11 +329,11 @@ def make_surrogate(
         n_inputs = policy.action_net.in_features + 1
         n_statistics = buffer.n_episodes * n_inputs**2
         if n_statistics <= max(SMALL_STATISTICS, buffer.n_steps * n_inputs):
-            return LinearGaussianSurrogate(policy, buffer, returns, bound, iw_norm, delta)
-    return DirectSurrogate(policy, buffer, returns, bound, iw_norm, delta, max_chunk_steps)
+            return LinearGaussianSurrogate(policy, buffer, returns, objective)
+    return DirectSurrogate(policy, buffer, returns, objective, max_chunk_steps)
 
 
-def natural_gradient(surrogate: ActionSurrogate, damping: float) -> Direction:
+def score_natural_gradient(surrogate: ActionSurrogate, damping: float) -> Direction:
     r"""
     Natural gradient of APOIS: solves F x = g by conjugate gradient (Metelli et al. 2018, section 4.3).
 
@@ -343,7 +351,7 @@ def natural_gradient(surrogate: ActionSurrogate, damping: float) -> Direction:
     def direction(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
         scores_times, transposed_scores_times = surrogate.score_products(theta)
         with th.no_grad():
-            log_weights = surrogate.episode_terms(theta, with_divergence=False).log_weights[:, 0]
+            log_weights = surrogate.terms(theta, with_divergence=False).log_weights[:, 0]
         weights = self_normalized_weights(log_weights)
         return conjugate_gradient(
             lambda v: transposed_scores_times(weights * scores_times(v)).detach() + damping * v, gradient

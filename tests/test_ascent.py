@@ -5,8 +5,8 @@ import math
 import pytest
 import torch as th
 
+from sb3_pois.common.ascent import optimize_offline
 from sb3_pois.common.conjugate_gradient import conjugate_gradient
-from sb3_pois.common.surrogate import optimize_offline
 
 
 class Function:

@@ -17,15 +17,16 @@ import math
 import numpy as np
 import torch as th
 
+from sb3_pois.common.bounds import Objective, Terms
 from sb3_pois.common.divergences import gaussian_renyi_divergence
-from sb3_pois.common.episode_surrogate import EpisodeSurrogate, EpisodeTerms
+from sb3_pois.common.surrogate import Surrogate
 from sb3_pois.ppois.grouped_noise import GroupedNoise
 
 # Parameters whose divergence is computed at once
 BLOCK_SIZE = 2**14
 
 
-class HyperpolicySurrogate(EpisodeSurrogate):
+class HyperpolicySurrogate(Surrogate):
     """
     Surrogate of a batch as a function of the hyperparameters (mean, log_std), with one value per group of parameters.
 
@@ -37,9 +38,7 @@ class HyperpolicySurrogate(EpisodeSurrogate):
     :param log_std: log standard deviation of the behavioral hyperpolicy, float64, shape (n_params,)
     :param noise: noise of each episode, shape (n_episodes, n_params)
     :param returns: episode returns, float64, shape (n_episodes,)
-    :param bound: name of the bound
-    :param iw_norm: name of the estimator
-    :param delta: 1 minus the confidence, in (0, 1]
+    :param objective: what to climb
     :param group_index: group of each controller parameter, shape (n_params,); None for a single group
     :param learn_mean: whether the mean is to move; its gradient is 0 otherwise
     :param learn_std: whether the standard deviation is to move; its gradient is 0 otherwise
@@ -51,14 +50,12 @@ class HyperpolicySurrogate(EpisodeSurrogate):
         log_std: np.ndarray,
         noise: np.ndarray,
         returns: th.Tensor,
-        bound: str,
-        iw_norm: str,
-        delta: float,
+        objective: Objective,
         group_index: np.ndarray | None = None,
         learn_mean: bool = True,
         learn_std: bool = True,
     ) -> None:
-        super().__init__(returns, bound, iw_norm, delta)
+        super().__init__(returns, objective)
         device = returns.device
         if group_index is None:
             group_index = np.zeros(len(mean), dtype=np.int64)
@@ -73,19 +70,19 @@ class HyperpolicySurrogate(EpisodeSurrogate):
         self.last_gradient = self.last_theta
         self.last_value = self.last_theta[: self.noise.n_groups]
 
-    def episode_terms(self, theta: th.Tensor, with_divergence: bool) -> EpisodeTerms:
+    def terms(self, theta: th.Tensor, with_divergence: bool) -> Terms:
         return self._terms_of_groups(theta, with_divergence, self.all_groups)
 
     def value(self, theta: th.Tensor) -> th.Tensor:
         moved = self._moved_groups(theta)
-        value = self.bound_of_terms(self._terms_of_groups(theta, self.uses_divergence, moved))
-        return self.last_value.masked_scatter(moved, value)
+        terms = self._terms_of_groups(theta, self.objective.needs_divergence, moved)
+        return self.last_value.masked_scatter(moved, self.lower_bound(terms).value)
 
     def value_and_gradient(self, theta: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         moved = self._moved_groups(theta)
-        log_weights, log_d2 = self._terms_of_groups(theta, self.uses_divergence, moved)
-        inputs = [terms.requires_grad_() for terms in (log_weights, log_d2) if terms is not None]
-        value = self.bound_of_terms(EpisodeTerms(log_weights, log_d2))
+        terms = self._terms_of_groups(theta, self.objective.needs_divergence, moved)
+        inputs = [values.requires_grad_() for values in (terms.log_weights, terms.log_d2) if values is not None]
+        value = self.lower_bound(terms).value
         gradients = th.autograd.grad(value.sum(), inputs, materialize_grads=True, allow_unused=True)
         gradient = self._pull_back(theta, moved, *gradients)
         self.last_theta = theta
@@ -98,14 +95,16 @@ class HyperpolicySurrogate(EpisodeSurrogate):
         """Group of each hyperparameter, shape (2 * n_params,)."""
         return self.group_of_param.repeat(2)
 
-    def _terms_of_groups(self, theta: th.Tensor, with_divergence: bool, groups: th.Tensor) -> EpisodeTerms:
+    def _terms_of_groups(self, theta: th.Tensor, with_divergence: bool, groups: th.Tensor) -> Terms:
         """Log weights and divergences of some groups, whose mask has the shape (n_groups,)."""
         shift, log_ratio = self._in_behavioral_units(theta)
         squared_ratio = th.exp(2.0 * log_ratio)
         constant = self._sum_groups(log_ratio - 0.5 * squared_ratio * shift**2)[groups]
         forms = self.noise.quadratic_forms(-0.5 * th.expm1(2.0 * log_ratio), squared_ratio * shift, groups)
-        log_weights = (forms + constant.unsqueeze(1)).T
-        return EpisodeTerms(log_weights, self._log_d2(shift, log_ratio)[groups] if with_divergence else None)
+        return Terms(
+            log_weights=(forms + constant.unsqueeze(1)).T,
+            log_d2=self._log_d2(shift, log_ratio)[groups] if with_divergence else None,
+        )
 
     def _log_d2(self, shift: th.Tensor, log_ratio: th.Tensor) -> th.Tensor:
         """Divergence of every group's target from its behavioral hyperpolicy, exact, shape (n_groups,)."""
@@ -167,7 +166,7 @@ class HyperpolicySurrogate(EpisodeSurrogate):
         return sums.index_add(0, self.group_of_param, values)
 
 
-def natural_gradient(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
+def gaussian_natural_gradient(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
     """
     Natural gradient by the exact Fisher information of a diagonal Gaussian, diag(1 / std^2, 2) in (mean, log std).
 
