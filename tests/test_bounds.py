@@ -65,9 +65,9 @@ def test_penalty_falls_with_delta(bound):
 @pytest.mark.parametrize("objective", objectives(delta=1.0), ids=str)
 def test_at_delta_one_penalty_and_gradient_are_exactly_zero(objective):
     def gradients(of):
-        terms = Terms(log_weights=LOG_WEIGHTS.clone().requires_grad_(), log_d2=LOG_D2.clone().requires_grad_())
-        value = of.lower_bound(RETURNS, terms).value
-        return th.autograd.grad(value, [terms.log_weights, terms.log_d2], allow_unused=True)
+        log_weights, log_d2 = LOG_WEIGHTS.clone().requires_grad_(), LOG_D2.clone().requires_grad_()
+        value = of.lower_bound(RETURNS, Terms(log_weights=log_weights, log_d2=log_d2)).value
+        return th.autograd.grad(value, [log_weights, log_d2], allow_unused=True)
 
     gradient, divergence_gradient = gradients(objective)
     of_estimate, _ = gradients(Objective("J", objective.iw_norm, 0.4))
