@@ -11,7 +11,6 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_pois.common import episode_schedule
-from sb3_pois.common.episode_schedule import EpisodeSchedule
 from tests.helpers.batches import assert_stacked, assert_whole, assert_whole_dicts, episodes_of, make_counting
 from tests.helpers.callbacks import Recorder, StopAfter
 from tests.helpers.envs import AnySpacesEnv, ControlEnv, CountingDictEnv, CountingEnv
@@ -84,29 +83,6 @@ def test_law_of_a_budget_of_steps(case: Case, n_envs: int) -> None:
         assert abs(sample.mean() - expected) <= 3.0 * max(sample.std(ddof=1), 0.3) / np.sqrt(n_batches)
 
 
-@pytest.mark.parametrize("n_envs", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize("budget", [1, 4, 5, 6, 17, 100])
-def test_budget_of_steps_is_a_function_of_the_lengths_in_launch_order(n_envs: int, budget: int) -> None:
-    """When the k-th launched episode has a certain length, the batch is the same for any number of environments."""
-    lengths_in_launch_order = np.random.default_rng(budget).integers(1, 12, size=1000)
-    total = np.cumsum(lengths_in_launch_order)
-    n_kept = int(np.searchsorted(total, budget)) + 1
-    expected = lengths_in_launch_order[:n_kept].copy()
-    expected[-1] -= total[n_kept - 1] - budget
-
-    schedule = EpisodeSchedule(n_envs, batch_timesteps=budget)
-    t = np.zeros(n_envs, dtype=int)
-    while not schedule.is_complete:
-        if schedule.wave_is_over:
-            schedule.start_wave()
-            t[:] = 0
-        t += 1
-        dones = schedule.active & (t >= lengths_in_launch_order[schedule.episode_of_env])
-        schedule.advance(dones)
-        t[dones] = 0
-    assert schedule.kept_lengths().tolist() == expected.tolist()
-
-
 @for_each_algorithm
 @pytest.mark.parametrize("n_episodes", [1, 4, 7])
 @pytest.mark.parametrize("n_envs", [1, 2, 3, 4, 5, 20])
@@ -128,6 +104,12 @@ def test_episodes_lie_in_launch_order(case: Case) -> None:
     buffer = collect(case.make(counting_vec_env(3), n_episodes=6))
     assert_whole(buffer, [5, 3, 2, 5, 2, 3])
     assert [int(episode["observations"][0, 0]) for episode in episodes_of(buffer)] == [0, 1, 2, 2, 1, 0]
+
+
+@for_each_algorithm
+def test_collection_stops_with_the_budget_of_steps(case: Case) -> None:
+    model = case.make(MinimalVecEnv(4, always(10)), batch_timesteps=80)
+    assert collect(model).n_steps == model.num_timesteps == 80
 
 
 @for_each_algorithm
