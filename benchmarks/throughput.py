@@ -8,6 +8,7 @@ Sections (``--sections`` picks some):
 * ``end-to-end``: environment steps per second of a whole ``learn()``, beside the bare vector environment with random
   actions, and where the time goes. Contenders take turns in every round, so that ratios hold while the machine drifts.
 * ``batches``: the paper's settings on its cart-pole with 100 native environments: linear, deep, and N-POIS' first batch.
+* ``controllers``: 100 networks for 100 environments, each with an observation of its own: one call against a loop.
 * ``surrogate``: cost of one evaluation of the surrogate as the horizon, the number of episodes and the network grow.
 * ``gpu``: the same on the CPU and on a GPU, and how far the results are apart; skipped without one.
 * ``memory``: peak memory of optimising on a million steps, above that of the interpreter with everything imported.
@@ -17,6 +18,7 @@ Writes ``*.csv`` for every section and a bar chart of the first.
 """
 
 import argparse
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -36,12 +38,15 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from torch import nn
 
 import sb3_pois.envs as pois_envs
 from sb3_pois import APOIS, PPOIS
 from sb3_pois.apois import LinearPolicy, MlpPolicy
 from sb3_pois.apois.surrogate import make_surrogate
+from sb3_pois.common.bounds import Objective
 from sb3_pois.common.buffers import EpisodeRolloutBuffer
+from sb3_pois.ppois import MlpPolicy as HyperMlpPolicy
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -115,6 +120,26 @@ def bare_rate(env: TimedVecEnv, n_steps: int) -> float:
     return n_vec_steps * env.num_envs / (time.perf_counter() - start)
 
 
+def time_training(model: Any) -> list[float]:
+    """
+    Let a model note how long each of its optimisations takes.
+
+    :param model: the model
+    :return: the seconds, a list that grows as it learns; stays empty for algorithms without ``train``
+    """
+    seconds: list[float] = []
+    if hasattr(model, "train"):
+        train = model.train
+
+        def timed_train() -> None:
+            start = time.perf_counter()
+            train()
+            seconds.append(time.perf_counter() - start)
+
+        model.train = timed_train
+    return seconds
+
+
 class TimedLearner:
     """
     Trains a model in slices and tells where the time went.
@@ -127,15 +152,7 @@ class TimedLearner:
         self.env = make_env(task)
         self.model = CONTENDERS[name](self.env)
         self.model.set_logger(configure(None, []))
-        self.train_seconds = 0.0
-        if hasattr(self.model, "train"):
-            self._train = self.model.train
-            self.model.train = self._timed_train
-
-    def _timed_train(self) -> None:
-        start = time.perf_counter()
-        self._train()
-        self.train_seconds += time.perf_counter() - start
+        self.train_seconds = time_training(self.model)
 
     def learn(self, n_steps: int) -> dict[str, float]:
         """
@@ -144,12 +161,12 @@ class TimedLearner:
         :param n_steps: environment steps
         :return: steps per second, and the shares of the environment, the optimisation and everything else
         """
-        self.env.seconds = self.train_seconds = 0.0
-        self.env.n_steps = 0
+        self.env.seconds, self.env.n_steps = 0.0, 0
+        self.train_seconds.clear()
         start = time.perf_counter()
         self.model.learn(n_steps, reset_num_timesteps=False, log_interval=None)  # type: ignore[arg-type]
         seconds = time.perf_counter() - start
-        environment, optimisation = self.env.seconds / seconds, self.train_seconds / seconds
+        environment, optimisation = self.env.seconds / seconds, sum(self.train_seconds) / seconds
         return {
             "steps/s": self.env.n_steps / seconds,
             "environment": environment,
@@ -239,46 +256,81 @@ def batches(n_rounds: int) -> pd.DataFrame:
             rates.append(n_useful / (time.perf_counter() - start))
         mean_length = float(model.rollout_buffer.episode_lengths.mean())
         rows.append({"setting": name, "useful steps/s": np.median(rates), "mean length": mean_length})
-    rows += [npois_first_batch("batch_timesteps", 50_000), npois_first_batch("n_episodes", 7_000)]
+    rows += [in_new_process(npois_first_batch, budget) for budget in ({"batch_timesteps": 50_000}, {"n_episodes": 7_000})]
     return pd.DataFrame(rows)
 
 
-def npois_first_batch(budget: str, size: int) -> dict[str, Any]:
+def in_new_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """
-    Optimise N-POIS with a deep controller on its first batch, in a process of its own.
+    Call a function in a new interpreter, with one thread, so that its memory is its own.
+
+    :param function: a function of this module
+    :param arguments: its arguments
+    :return: its result
+    """
+    with multiprocessing.get_context("spawn").Pool(1, th.set_num_threads, [1]) as pool:
+        return pool.apply(function, arguments)
+
+
+def npois_first_batch(budget: dict[str, int]) -> dict[str, Any]:
+    """
+    Optimise N-POIS with a deep controller on its first batch.
 
     :param budget: ``batch_timesteps`` or ``n_episodes``
-    :param size: how many of them
     :return: one row: seconds of the optimisation and peak memory above the interpreter's
     """
-    command = [sys.executable, __file__, "--npois-first-batch", budget, str(size)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds, mebibytes, n_episodes, n_steps = printed.stdout.split()[-4:]
-    name = f"N-POIS 100-50-25, {n_episodes} episodes of {n_steps} steps in all, 20 offline iterations"
-    return {"setting": name, "optimisation s": float(seconds), "peak MiB": float(mebibytes)}
-
-
-def _npois_first_batch(budget: str, size: str) -> None:
     baseline = _peak_mebibytes()
-    env = make_env(CARTPOLE)
     model = PPOIS(
         "MlpPolicy",
-        env,
+        make_env(CARTPOLE),
         n_offline_iters=20,
-        **{budget: int(size)},  # type: ignore[arg-type]
+        **budget,  # type: ignore[arg-type]
         grouping="neuron",
         bound="max-ess",
         policy_kwargs={"net_arch": [100, 50, 25]},
         seed=0,
     )
     model.set_logger(configure(None, []))
-    _, callback = model._setup_learn(1)
-    assert model.env is not None
-    model.collect_rollouts(model.env, callback, model.rollout_buffer)
-    start = time.perf_counter()
-    model.train()
-    seconds = time.perf_counter() - start
-    print(seconds, _peak_mebibytes() - baseline, model.rollout_buffer.n_episodes, model.rollout_buffer.n_steps)
+    seconds = time_training(model)
+    model.learn(1, log_interval=None)
+    n_episodes, n_steps = model.rollout_buffer.n_episodes, model.rollout_buffer.n_steps
+    name = f"N-POIS 100-50-25, {n_episodes} episodes of {n_steps} steps in all, 20 offline iterations"
+    return {"setting": name, "optimisation s": seconds[0], "peak MiB": _peak_mebibytes() - baseline}
+
+
+def controllers(n_rounds: int, n_envs: int = 100) -> pd.DataFrame:
+    """
+    Let many networks act, each on an observation of its own, in one call and in a loop over torch modules.
+
+    :param n_rounds: rounds to take the median of, of 200 calls and of 20 loops
+    :param n_envs: number of networks and of environments
+    :return: one row
+    """
+    policy = HyperMlpPolicy(spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2), net_arch=[100, 50, 25])
+    params = policy.draw_params(n_envs).astype(np.float32)
+    observations = np.random.default_rng(0).standard_normal((n_envs, 4), dtype=np.float32)
+    networks = []
+    for i in range(n_envs):
+        layers: list[nn.Module] = []
+        for weight, bias in policy.controller.split(params[i : i + 1]):
+            assert bias is not None
+            linear = nn.Linear(*weight.shape[1:])
+            nn.utils.vector_to_parameters(th.from_numpy(np.concatenate([weight[0].T.ravel(), bias[0]])), linear.parameters())
+            layers += [linear, nn.Tanh()]
+        networks.append(nn.Sequential(*layers[:-1]))
+
+    def one_call() -> np.ndarray:
+        return policy.act(params, observations)
+
+    def loop() -> np.ndarray:
+        with th.no_grad():
+            tensors = th.from_numpy(observations)
+            return np.array([int(network(tensors[i : i + 1]).argmax()) for i, network in enumerate(networks)])
+
+    np.testing.assert_array_equal(one_call(), loop())
+    times = [(_median_seconds(one_call, 200), _median_seconds(loop, 20)) for _ in range(n_rounds)]
+    once, looped = 1e3 * np.median(times, axis=0)
+    return pd.DataFrame([{"networks": n_envs, "one call ms": once, "loop ms": looped, "times faster": looped / once}])
 
 
 def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int, max_chunk_steps: int = 16_384) -> Any:
@@ -299,7 +351,7 @@ def synthetic_surrogate(policy: MlpPolicy, n_episodes: int, horizon: int, max_ch
     buffer.rewards = np.ones(n_steps, dtype=np.float32)
     buffer.episode_lengths = np.full(n_episodes, horizon)
     returns = th.as_tensor(rng.standard_normal(n_episodes), device=policy.device)
-    return make_surrogate(policy, buffer, returns, "max-d2", "none", 0.4, max_chunk_steps)
+    return make_surrogate(policy, buffer, returns, Objective("max-d2", "none", 0.4), max_chunk_steps)
 
 
 def surrogate_costs(n_rounds: int) -> pd.DataFrame:
@@ -395,23 +447,18 @@ def _median_seconds(function: Callable[[], Any], n_rounds: int) -> float:
     return float(np.median(seconds))
 
 
-def memory() -> pd.DataFrame:
+def million_steps() -> dict[str, Any]:
     """
-    Peak memory of a million steps, collected and optimised on, in a process of its own.
+    Peak memory of a million steps, collected and optimised on, above the interpreter's.
 
     :return: one row
     """
-    printed = subprocess.run([sys.executable, __file__, "--million-steps"], capture_output=True, text=True, check=True)
-    return pd.DataFrame([{"case": "APOIS 100-50-25, 1,000,000 steps", "peak MiB": float(printed.stdout.split()[-1])}])
-
-
-def _million_steps() -> None:
     env = make_env(CARTPOLE)
     baseline = _peak_mebibytes()
     model = APOIS("MlpPolicy", env, batch_timesteps=1_000_000, n_offline_iters=1, policy_kwargs=DEEP, seed=0)
     model.set_logger(configure(None, []))
     model.learn(1, log_interval=None)
-    print(_peak_mebibytes() - baseline)
+    return {"case": "APOIS 100-50-25, 1,000,000 steps", "peak MiB": _peak_mebibytes() - baseline}
 
 
 def _peak_mebibytes() -> float:
@@ -442,29 +489,21 @@ def imports(n_rounds: int) -> pd.DataFrame:
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["end-to-end", "batches", "surrogate", "gpu", "memory", "import"]
+    names = ["end-to-end", "batches", "controllers", "surrogate", "gpu", "memory", "import"]
     parser.add_argument("--sections", nargs="+", default=names, choices=names)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of")
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps per contender and round")
     parser.add_argument("--folder", type=Path, default=Path("throughput"), help="where the tables and the picture go")
-    parser.add_argument("--npois-first-batch", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--million-steps", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     th.set_num_threads(1)
-    if arguments.npois_first_batch:
-        _npois_first_batch(*arguments.npois_first_batch)
-        return
-    if arguments.million_steps:
-        _million_steps()
-        return
-
     arguments.folder.mkdir(parents=True, exist_ok=True)
     sections: dict[str, Callable[[], pd.DataFrame]] = {
         "end-to-end": lambda: end_to_end(arguments.rounds, arguments.steps),
         "batches": lambda: batches(arguments.rounds),
+        "controllers": lambda: controllers(arguments.rounds),
         "surrogate": lambda: surrogate_costs(arguments.rounds),
         "gpu": lambda: gpu_costs(arguments.rounds),
-        "memory": memory,
+        "memory": lambda: pd.DataFrame([in_new_process(million_steps)]),
         "import": lambda: imports(arguments.rounds),
     }
     for name in arguments.sections:

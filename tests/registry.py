@@ -4,25 +4,17 @@ The algorithms under test, in one table. A new algorithm is tested by being ente
 What differs between algorithms stands in their rows; no test asks which algorithm it has.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_pois import APOIS, PPOIS
-from sb3_pois.apois.surrogate import make_surrogate
-from sb3_pois.common.bounds import Objective
-from sb3_pois.common.parameters import ParameterVector
-from sb3_pois.ppois.buffers import HyperpolicyBuffer
-from sb3_pois.ppois.surrogate import HyperpolicySurrogate
-
-PLAIN_ESTIMATE = Objective("J", "none", 1.0)
+from tests.helpers.policies import BiasedController, ScalingExtractor
 
 
 @dataclass(frozen=True)
@@ -32,13 +24,9 @@ class Case:
 
     :param algorithm: the class, a ``PoisAlgorithm``
     :param kwargs: arguments that make a batch small
-    :param action_spaces: action spaces that it supports
-    :param policies: aliases of its policies for vectors
-    :param image_policy: alias of its policy for images; None if it has none
-    :param has_features_extractors: whether its policies take a features extractor
-    :param has_modules: whether its networks are torch modules of the policy
+    :param has_modules: whether its networks are torch modules of the policy, with a features extractor, also for images
     :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
-    :param log_weights: log importance weights of the batch at the model's parameters, which are still the behavioral ones
+    :param more_policies: policies, with arguments that only this algorithm's have
     :param options: its options, each with two values that have to make a difference
     :param neutral_options: options with two values that must make no difference beyond rounding
     :param contexts: arguments without which an option has no effect, by option
@@ -49,13 +37,9 @@ class Case:
 
     algorithm: Any  # type[PoisAlgorithm], with a constructor of its own
     kwargs: dict[str, Any]
-    action_spaces: tuple[Any, ...]  # classes
-    policies: tuple[str, ...]
-    image_policy: str | None
-    has_features_extractors: bool
     has_modules: bool
     has_std_for_discrete_actions: bool
-    log_weights: Callable[[Any], np.ndarray]
+    more_policies: list[tuple[Any, dict[str, Any]]]
     options: list[tuple[str, Any, Any]]
     neutral_options: list[tuple[str, Any, Any]]
     contexts: dict[str, dict[str, Any]]
@@ -67,10 +51,8 @@ class Case:
         """A model with small batches."""
         if kwargs.get("batch_timesteps") is not None:
             kwargs.setdefault("n_episodes", None)
-        return self.algorithm(policy, env, **{**self.kwargs, **kwargs})
-
-    def supports(self, action_space: spaces.Space) -> bool:
-        return isinstance(action_space, self.action_spaces)
+        model = self.algorithm(policy, env, **{**self.kwargs, **kwargs})
+        return model if model.env is None else keep_transitions(model)
 
 
 # Options that the algorithms share, each with two values that have to make a difference
@@ -123,41 +105,15 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
 ]
 
 
-def log_weights_of_apois(model: APOIS) -> np.ndarray:
-    returns = th.as_tensor(model.rollout_buffer.episode_returns())
-    surrogate = make_surrogate(model.policy, model.rollout_buffer, returns, PLAIN_ESTIMATE, 7)
-    return surrogate.terms(ParameterVector(model.policy).get(), with_divergence=False).log_weights.detach().numpy()
-
-
-class StoringPPOIS(PPOIS):
-    """PPOIS with a buffer that keeps observations and actions: it does without them, the tests look at them."""
-
-    def _make_buffer(self) -> HyperpolicyBuffer:
-        buffer = super()._make_buffer()
-        buffer.store_transitions = True
-        return buffer
-
-
-def log_weights_of_ppois(model: PPOIS) -> np.ndarray:
-    buffer = model.rollout_buffer
-    returns = th.as_tensor(buffer.episode_returns())
-    theta = ParameterVector(model.policy).get()
-    mean, log_std = np.split(theta.numpy(), 2)
-    surrogate = HyperpolicySurrogate(mean, log_std, buffer.noise, returns, PLAIN_ESTIMATE)
-    return surrogate.terms(theta, with_divergence=False).log_weights.numpy()
-
-
 CASES = {
     "APOIS": Case(
         algorithm=APOIS,
         kwargs=dict(n_episodes=6, seed=0),
-        action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
-        policies=("LinearPolicy", "MlpPolicy"),
-        image_policy="CnnPolicy",
-        has_features_extractors=True,
         has_modules=True,
         has_std_for_discrete_actions=False,
-        log_weights=log_weights_of_apois,
+        more_policies=[
+            ("MlpPolicy", dict(features_extractor_class=ScalingExtractor, features_extractor_kwargs=dict(features_dim=6)))
+        ],
         options=[*OPTIONS, ("fisher_damping", 0.01, 1.0)],
         neutral_options=[("max_chunk_steps", 16_384, 5)],
         contexts={"fisher_damping": dict(natural_gradient=True)},
@@ -171,21 +127,25 @@ CASES = {
         identity_timesteps=20_000,
     ),
     "PPOIS": Case(
-        algorithm=StoringPPOIS,
+        algorithm=PPOIS,
         kwargs=dict(n_episodes=6, seed=0),
-        action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
-        policies=("LinearPolicy", "MlpPolicy"),
-        image_policy=None,
-        has_features_extractors=False,
         has_modules=False,
         has_std_for_discrete_actions=True,
-        log_weights=log_weights_of_ppois,
-        options=[*OPTIONS, ("grouping", "none", "neuron")],
+        more_policies=[
+            ("LinearPolicy", dict(mean_init=np.arange(3), log_std_init=-1.0)),
+            ("MlpPolicy", dict(mean_init="controller")),
+            (BiasedController, dict(controller_kwargs=dict(bias=0.01), mean_init=[0.1, 0.2, 0.3])),
+        ],
+        options=[
+            *OPTIONS,
+            *(("grouping", "none", grouping) for grouping in ("neuron", [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]])),
+        ],
         neutral_options=[],
-        contexts={},
+        contexts={"grouping": dict(policy_kwargs=dict(net_arch=[2]))},
         bad_values=[
             *BAD_VALUES,
             *(("grouping", value, "'none', 'neuron' and a list of lists") for value in ("layer", None, 3, [1, 2])),
+            ("grouping", [[0]], "must be a partition"),
         ],
         identity_kwargs=dict(n_episodes=50, policy_kwargs=dict(net_arch=[]), seed=0),
         identity_timesteps=20_000,
@@ -193,18 +153,33 @@ CASES = {
 }
 
 for_each_algorithm = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+for_each_policy = pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
 for_each_algorithm_with_modules = pytest.mark.parametrize(
     "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.has_modules]
 )
 
 
+def keep_transitions(model: Any) -> Any:
+    """Let the buffer keep observations and actions for the tests to look at, also where the algorithm does without them."""
+    model.rollout_buffer.store_transitions = True
+    return model
+
+
 def collect(model: Any, callback: BaseCallback | None = None) -> Any:
     """Collect one batch without training on it; the buffer."""
-    model.set_logger(configure_logger(0))
+    keep_transitions(model).set_logger(configure_logger(0))
     _, run_callback = model._setup_learn(1, callback, model.num_timesteps == 0)
     run_callback.on_training_start(locals(), globals())
     model.collect_rollouts(model.env, run_callback, model.rollout_buffer)
     return model.rollout_buffer
+
+
+def log_of(model: Any) -> dict[str, Any]:
+    """What the model has logged since the last dump, and what it logs of its last batch."""
+    values: dict[str, Any] = {}
+    with patch.object(model.logger, "dump", lambda step: values.update(model.logger.name_to_value)):
+        model.dump_logs()
+    return values
 
 
 def parameters_of(model: Any) -> dict[str, np.ndarray]:

@@ -148,6 +148,15 @@ def test_first_observation_of_a_batch(case: Case) -> None:
 
 
 @for_each_algorithm
+def test_action_that_is_not_finite(case: Case) -> None:
+    model = case.make(ControlEnv())
+    for parameter in model.policy.parameters():
+        parameter.data.fill_(np.nan)
+    with pytest.raises(ValueError, match=r"the action of environment 0 at step 0 .*nan.* must be finite"):
+        model.learn(1)
+
+
+@for_each_algorithm
 def test_earlier_updates_survive(case: Case) -> None:
     class LaterPoison(PoisonEnv):
         poisoned_episode = 12

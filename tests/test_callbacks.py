@@ -1,11 +1,9 @@
 """SB3's callbacks."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch as th
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -56,18 +54,6 @@ def test_order_of_events(case: Case) -> None:
     case.make(CountingEnv((2,)), n_episodes=2).learn(8, recorder)
     rollout = ["rollout_start", *["step"] * 4, "rollout_end"]
     assert recorder.events == ["training_start", *rollout, *rollout, "training_end"]
-
-
-@for_each_algorithm
-@pytest.mark.parametrize("answer", [False, np.bool_(False), th.tensor(False)], ids=["bool", "numpy", "torch"])
-def test_stop_at_the_first_step(case: Case, answer: Any) -> None:
-    callback = StopAfter(1, answer)
-    model = case.make(ControlEnv())
-    before = parameters_of(model)
-    model.learn(1000, callback)
-    assert callback.n_calls == 1
-    assert model.num_timesteps == 1
-    assert_same_parameters(before, parameters_of(model))
 
 
 @for_each_algorithm
@@ -170,14 +156,6 @@ def test_stop_training_on_max_episodes(case: Case, n_envs: int) -> None:
     model.learn(1000, callback)
     assert callback.n_episodes == 3 * n_envs
     assert model.num_timesteps == 6 * n_envs
-
-
-@for_each_algorithm
-def test_episodes_of_idle_environments_are_not_counted(case: Case) -> None:
-    callback = StopTrainingOnMaxEpisodes(max_episodes=10**6, verbose=0)
-    envs: list[Any] = [lambda: CountingEnv((12,)), lambda: CountingEnv((2,))]
-    case.make(DummyVecEnv(envs), n_episodes=3).learn(1, callback)
-    assert callback.n_episodes == 3
 
 
 @for_each_algorithm

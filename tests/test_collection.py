@@ -1,50 +1,26 @@
 """Collection of whole episodes: which episodes make up a batch, and what is stored of them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_pois.common import episode_schedule
-from sb3_pois.common.episode_schedule import EpisodeSchedule
+from tests.helpers.batches import assert_stacked, assert_whole, assert_whole_dicts, episodes_of, make_counting
 from tests.helpers.callbacks import Recorder, StopAfter
 from tests.helpers.envs import AnySpacesEnv, ControlEnv, CountingDictEnv, CountingEnv
 from tests.helpers.vec_envs import MinimalVecEnv, always, in_turn, one_or_hundred
-from tests.registry import Case, assert_same_parameters, collect, differ, for_each_algorithm, parameters_of
+from tests.registry import Case, assert_same_parameters, collect, differ, for_each_algorithm, log_of, parameters_of
 
 
 def counting_vec_env(n_envs: int, lengths: tuple[int, ...] = (2, 5, 3), **kwargs: Any) -> DummyVecEnv:
-    """Environments with the marks 0, 1, ..., whose episodes start at different places of the list of lengths."""
-
-    def make(mark: int) -> Callable[[], CountingEnv]:
-        return lambda: CountingEnv(lengths[mark % len(lengths) :] + lengths[: mark % len(lengths)], mark, **kwargs)
-
-    return DummyVecEnv([make(mark) for mark in range(n_envs)])
-
-
-def episodes_of(buffer: Any) -> list[dict[str, np.ndarray]]:
-    """The packed batch, episode by episode."""
-    ends = buffer.episode_starts[1:].tolist()
-    parts = {name: np.split(getattr(buffer, name), ends) for name in ("observations", "actions", "rewards")}
-    return [{name: part[i] for name, part in parts.items()} for i in range(buffer.n_episodes)]
-
-
-def assert_whole(buffer: Any, lengths: list[int] | None = None) -> None:
-    """Every episode of a :class:`CountingEnv` starts at its reset, misses no step and belongs to one environment."""
-    episodes = episodes_of(buffer)
-    if lengths is not None:
-        assert [len(episode["rewards"]) for episode in episodes] == lengths
-    for episode in episodes:
-        n_steps = len(episode["rewards"])
-        assert np.unique(episode["observations"][:, :2], axis=0).shape == (1, 2)
-        assert episode["observations"][:, 2].tolist() == list(range(n_steps))
-        assert episode["rewards"].tolist() == list(range(1, n_steps + 1))
-    assert len({tuple(episode["observations"][0, :2]) for episode in episodes}) == len(episodes)
+    """Environments with the marks 0, 1, ..."""
+    return DummyVecEnv([make_counting(mark, lengths, **kwargs) for mark in range(n_envs)])
 
 
 # Which episodes
@@ -107,29 +83,6 @@ def test_law_of_a_budget_of_steps(case: Case, n_envs: int) -> None:
         assert abs(sample.mean() - expected) <= 3.0 * max(sample.std(ddof=1), 0.3) / np.sqrt(n_batches)
 
 
-@pytest.mark.parametrize("n_envs", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize("budget", [1, 4, 5, 6, 17, 100])
-def test_budget_of_steps_is_a_function_of_the_lengths_in_launch_order(n_envs: int, budget: int) -> None:
-    """When the k-th launched episode has a certain length, the batch is the same for any number of environments."""
-    lengths_in_launch_order = np.random.default_rng(budget).integers(1, 12, size=1000)
-    total = np.cumsum(lengths_in_launch_order)
-    n_kept = int(np.searchsorted(total, budget)) + 1
-    expected = lengths_in_launch_order[:n_kept].copy()
-    expected[-1] -= total[n_kept - 1] - budget
-
-    schedule = EpisodeSchedule(n_envs, batch_timesteps=budget)
-    t = np.zeros(n_envs, dtype=int)
-    while not schedule.is_complete:
-        if schedule.wave_is_over:
-            schedule.start_wave()
-            t[:] = 0
-        t += 1
-        dones = schedule.active & (t >= lengths_in_launch_order[schedule.episode_of_env])
-        schedule.advance(dones)
-        t[dones] = 0
-    assert schedule.kept_lengths().tolist() == expected.tolist()
-
-
 @for_each_algorithm
 @pytest.mark.parametrize("n_episodes", [1, 4, 7])
 @pytest.mark.parametrize("n_envs", [1, 2, 3, 4, 5, 20])
@@ -151,6 +104,12 @@ def test_episodes_lie_in_launch_order(case: Case) -> None:
     buffer = collect(case.make(counting_vec_env(3), n_episodes=6))
     assert_whole(buffer, [5, 3, 2, 5, 2, 3])
     assert [int(episode["observations"][0, 0]) for episode in episodes_of(buffer)] == [0, 1, 2, 2, 1, 0]
+
+
+@for_each_algorithm
+def test_collection_stops_with_the_budget_of_steps(case: Case) -> None:
+    model = case.make(MinimalVecEnv(4, always(10)), batch_timesteps=80)
+    assert collect(model).n_steps == model.num_timesteps == 80
 
 
 @for_each_algorithm
@@ -185,7 +144,7 @@ def test_horizon_cuts_in_waves(case: Case) -> None:
         *([1, 1], [2, 2], [3, 0]),
     ]
     assert model.num_timesteps == 16
-    assert model._n_dropped_steps == 3
+    assert log_of(model)["rollout/dropped_steps"] == 3
 
 
 @for_each_algorithm
@@ -263,17 +222,13 @@ def test_steps_are_counted_as_sb3_does(case: Case) -> None:
     buffer = collect(model)
     assert model.num_timesteps == 15
     assert buffer.n_steps == 10
-    assert model._n_dropped_steps == 5
-    assert model._episode_num == 3
+    assert log_of(model)["rollout/dropped_steps"] == 5
 
 
 @for_each_algorithm
 def test_idle_environments_are_masked(case: Case) -> None:
     """Three episodes, of 5, 3 and 2 steps: two environments end theirs early and idle, ending episodes unseen."""
-    lengths = (2, 5, 3)
-    vec_env = DummyVecEnv(
-        [lambda mark=mark: Monitor(CountingEnv(lengths[mark:] + lengths[:mark], mark)) for mark in range(3)]  # type: ignore[misc]
-    )
+    vec_env = DummyVecEnv([lambda mark=mark: Monitor(make_counting(mark)()) for mark in range(3)])  # type: ignore[misc]
     recorder = Recorder("dones", "rewards", "infos")
     model = case.make(vec_env, n_episodes=3)
     collect(model, recorder)
@@ -303,7 +258,7 @@ def test_idle_environments_get_valid_actions(case: Case) -> None:
             observation, reward, terminated, truncated, info = super().step(action)
             return observation, reward, terminated, truncated or self.is_short, info
 
-    for action_space in filter(case.supports, action_spaces):
+    for action_space in action_spaces:
         vec_env = DummyVecEnv([lambda: UnevenEnv(spaces.Box(-1, 1, (2,)), action_space) for _ in range(2)])  # noqa: B023
         vec_env.envs[0].is_short = True  # type: ignore[attr-defined]
         buffer = collect(case.make(vec_env, n_episodes=2))
@@ -311,7 +266,7 @@ def test_idle_environments_get_valid_actions(case: Case) -> None:
 
 
 @for_each_algorithm
-@pytest.mark.parametrize("answer", [False, np.bool_(False)])
+@pytest.mark.parametrize("answer", [False, np.bool_(False), th.tensor(False)], ids=["bool", "numpy", "torch"])
 @pytest.mark.parametrize("n_steps", [1, 5, 20])
 def test_callback_stops_at_once(case: Case, n_steps: int, answer: Any) -> None:
     """The partial batch is dropped and not trained on; whole batches before it were."""
@@ -357,16 +312,7 @@ def test_types_are_kept(case: Case) -> None:
 @for_each_algorithm
 def test_dict_observations_are_kept_with_their_types(case: Case) -> None:
     vec_env = DummyVecEnv([lambda mark=mark: CountingDictEnv((2, 5, 3), mark) for mark in range(2)])  # type: ignore[misc]
-    buffer = collect(case.make(vec_env, "MultiInputPolicy"))
-    assert {key: values.dtype for key, values in buffer.observations.items()} == dict(
-        count=np.float64, picture=np.uint8, label=np.int64
-    )
-    t = np.arange(buffer.n_steps) - np.repeat(buffer.episode_starts, buffer.episode_lengths)
-    np.testing.assert_array_equal(buffer.observations["count"][:, 2], t)
-    np.testing.assert_array_equal(buffer.observations["picture"], np.broadcast_to(t[:, None, None], (len(t), 2, 2)))
-    np.testing.assert_array_equal(buffer.observations["label"], t % 5)
-    for start, end in zip(buffer.episode_starts, buffer.episode_starts + buffer.episode_lengths, strict=True):
-        assert len(np.unique(buffer.observations["count"][start:end, :2], axis=0)) == 1
+    assert_whole_dicts(collect(case.make(vec_env, "MultiInputPolicy")))
 
 
 @for_each_algorithm
@@ -445,23 +391,9 @@ def test_vec_normalize_is_stored_as_seen_and_logged_as_it_was(case: Case) -> Non
     assert buffer.original_rewards.tolist() == [1.0, 2.0, 3.0, 4.0] * 3
     assert buffer.episode_returns(original=True).tolist() == [10.0] * 3
 
-    logged = {}
-    model.learn(1, lambda local_variables, _: logged.update(local_variables["self"].logger.name_to_value) or True)
-    model.dump_logs()
+    logged = log_of(model)
+    assert logged["rollout/ep_rew_mean"] == 10.0 and logged["rollout/ep_len_mean"] == 4.0
     assert [info["r"] for info in model.ep_info_buffer] == [10.0] * 3
-
-
-@for_each_algorithm
-def test_vec_normalize_mean_return_is_that_of_the_original_rewards(case: Case, tmp_path: Any) -> None:
-    from stable_baselines3.common.logger import configure
-
-    model = case.make(VecNormalize(counting_vec_env(2, (4,))), n_episodes=4)
-    model.set_logger(configure(str(tmp_path), ["csv"]))
-    model.learn(1)
-    header, values = (tmp_path / "progress.csv").read_text().splitlines()[:2]
-    logged = dict(zip(header.split(","), values.split(","), strict=True))
-    assert float(logged["rollout/ep_rew_mean"]) == 10.0
-    assert float(logged["rollout/ep_len_mean"]) == 4.0
 
 
 @for_each_algorithm
@@ -473,14 +405,7 @@ def test_vec_normalize_of_rewards_off(case: Case) -> None:
 
 @for_each_algorithm
 def test_vec_frame_stack(case: Case) -> None:
-    """The frames before an episode's first are zero: none of the episode before it shines through."""
-    buffer = collect(case.make(VecFrameStack(counting_vec_env(2), 2), n_episodes=6))
-    assert buffer.observations.shape[1] == 6
-    for episode in episodes_of(buffer):
-        observations = episode["observations"]
-        assert (observations[0, :3] == 0.0).all()
-        np.testing.assert_array_equal(observations[1:, :3], observations[:-1, 3:])
-        assert observations[:, 5].tolist() == list(range(len(observations)))
+    assert_stacked(collect(case.make(VecFrameStack(counting_vec_env(2), 2), n_episodes=6)))
 
 
 @for_each_algorithm
@@ -489,17 +414,6 @@ def test_vec_monitor(case: Case) -> None:
     collect(model)
     assert sorted(info["l"] for info in model.ep_info_buffer) == [2, 3, 5]
     assert sorted(info["r"] for info in model.ep_info_buffer) == [3.0, 6.0, 15.0]
-
-
-@for_each_algorithm
-def test_every_importance_weight_is_one_at_the_behavioral_policy(case: Case) -> None:
-    """What the optimisation starts from is the estimate of the behavioral policy itself, so its surrogate has weight 1."""
-    model = case.make(counting_vec_env(3), delta=1.0, center_returns=False)
-    collect(model)
-    recorded = {}
-    model.logger.record = lambda key, value, *args, **kwargs: recorded.update({key: value})
-    model.train()
-    assert recorded["train/surrogate_before"] == pytest.approx(model.rollout_buffer.episode_returns().mean(), abs=1e-5)
 
 
 @for_each_algorithm

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3 import PPO
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import nn
 
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
@@ -20,11 +21,8 @@ from tests.registry import (
     differ,
     for_each_algorithm,
     for_each_algorithm_with_modules,
+    for_each_policy,
     parameters_of,
-)
-
-CASES_WITH_EXTRACTORS = pytest.mark.parametrize(
-    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.has_features_extractors]
 )
 
 
@@ -60,7 +58,7 @@ def test_activation_fn(case: Case, activation_fn: type[nn.Module]) -> None:
     model.learn(24)
 
 
-@CASES_WITH_EXTRACTORS
+@for_each_algorithm_with_modules
 @pytest.mark.parametrize("features_dim", [4, 9])
 def test_features_extractor_is_trained(case: Case, features_dim: int) -> None:
     kwargs = dict(features_extractor_class=ScalingExtractor, features_extractor_kwargs=dict(features_dim=features_dim))
@@ -87,7 +85,7 @@ def test_frozen_parameters_stay(case: Case) -> None:
 
 
 @for_each_algorithm
-@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+@for_each_policy
 def test_std_that_is_not_learned_stays(case: Case, policy: str, tmp_path: Path) -> None:
     model = case.make(ControlEnv(), policy, policy_kwargs=dict(learn_std=False, log_std_init=-0.5))
     before = parameters_of(model)
@@ -97,10 +95,12 @@ def test_std_that_is_not_learned_stays(case: Case, policy: str, tmp_path: Path) 
     for after in parameters_of(model), parameters_of(loaded):
         np.testing.assert_array_equal(after["log_std"], before["log_std"])
         assert differ(before, after)
+    model.policy.save(str(tmp_path / "policy"))
+    assert not model.policy_class.load(str(tmp_path / "policy"), device="cpu").log_std.requires_grad
 
 
 @for_each_algorithm
-@pytest.mark.parametrize("policy", ["LinearPolicy", "MlpPolicy"])
+@for_each_policy
 def test_everything_but_the_std_can_be_frozen(case: Case, policy: str) -> None:
     model = case.make(ControlEnv(), policy)
     for name, parameter in model.policy.named_parameters():
@@ -129,14 +129,16 @@ def test_learn_std_is_true_or_false(case: Case) -> None:
         case.make(ControlEnv(), policy_kwargs=dict(learn_std="no"))
 
 
-@for_each_algorithm_with_modules
+@for_each_algorithm
 def test_own_subclass_of_a_policy(case: Case, tmp_path: Any) -> None:
     class Mine(case.algorithm.policy_aliases["MlpPolicy"]):  # type: ignore[name-defined]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "net_arch": [3]})
 
     model = case.make(ControlEnv(), Mine).learn(24)
-    assert hidden_sizes(model) == [3]
+    other = case.make(ControlEnv(), policy_kwargs=dict(net_arch=[3]))
+    assert type(model.policy) is Mine and model.policy.state_dict().keys() == other.policy.state_dict().keys()
+    assert [p.shape for p in model.policy.parameters()] == [p.shape for p in other.policy.parameters()]
     model.save(tmp_path / "model")
     loaded = case.algorithm.load(tmp_path / "model")
     assert_same_parameters(parameters_of(model), parameters_of(loaded))
@@ -146,8 +148,9 @@ def test_own_subclass_of_a_policy(case: Case, tmp_path: Any) -> None:
 def test_other_policies_are_refused(case: Case) -> None:
     with pytest.raises(ValueError, match="policy is 'NoSuchPolicy', but allowed are .*'MlpPolicy'"):
         case.make(ControlEnv(), "NoSuchPolicy")
-    with pytest.raises((ValueError, TypeError), match="ActorCriticPolicy"):
-        case.make(ControlEnv(), ActorCriticPolicy)
+    for policy in (ActorCriticPolicy, BasePolicy, PPO, int):
+        with pytest.raises(ValueError, match=rf"policy is .*{policy.__name__}, but must be a subclass of sb3_pois\."):
+            case.make(ControlEnv(), policy)
 
 
 @for_each_algorithm
@@ -155,6 +158,16 @@ def test_other_policies_are_refused(case: Case) -> None:
 def test_keywords_that_do_not_exist(case: Case, keyword: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
         case.algorithm("MlpPolicy", ControlEnv(), **{keyword: 1})
+
+
+@for_each_algorithm
+def test_options_of_other_algorithms_do_not_exist(case: Case) -> None:
+    own = {name for name, *_ in case.options + case.neutral_options}
+    others = {name for other in CASES.values() for name, *_ in other.options + other.neutral_options} - own
+    assert others
+    for name in others:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            case.algorithm("MlpPolicy", ControlEnv(), **{name: 1})
 
 
 @for_each_algorithm
@@ -187,9 +200,8 @@ def test_linear_policy_is_linear(case: Case) -> None:
 
 @for_each_algorithm
 def test_there_is_no_critic(case: Case) -> None:
-    for policy in case.policies:
-        names = list(parameters_of(case.make(ControlEnv(), policy)))
-        assert not any("value" in name or "critic" in name for name in names)
+    for name in parameters_of(case.make(ControlEnv())):
+        assert "value" not in name and "critic" not in name
 
 
 @for_each_algorithm
@@ -200,7 +212,7 @@ def test_buffer_holds_arrays_and_no_graph(case: Case) -> None:
     assert not any(isinstance(value, th.Tensor) for value in vars(buffer).values())
 
 
-@CASES_WITH_EXTRACTORS
+@for_each_algorithm_with_modules
 def test_noisy_extractor_learns(case: Case) -> None:
     with pytest.warns(UserWarning, match="evaluation mode"):
         model = case.make(ControlEnv(), policy_kwargs=dict(features_extractor_class=NoisyExtractor))

@@ -4,22 +4,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from gymnasium import Env, spaces
+from gymnasium import Env
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
 
-from tests.registry import CASES, Case, assert_same_parameters, differ, parameters_of
+from tests.registry import Case, assert_same_parameters, differ, for_each_algorithm, parameters_of
 
 MakeEnv = Callable[[], Env]
 ENVS: list[MakeEnv] = [lambda: IdentityEnv(3, ep_length=10), lambda: IdentityEnvBox(ep_length=10)]
-SUPPORTED = [
-    pytest.param(case, make_env, id=f"{algorithm}-{type(make_env().action_space).__name__}")
-    for algorithm, case in CASES.items()
-    for make_env in ENVS
-    if case.supports(make_env().action_space)
-]
 
 
-@pytest.mark.parametrize("case, make_env", SUPPORTED)
+@for_each_algorithm
+@pytest.mark.parametrize("make_env", ENVS)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_same_seed_same_actions_and_rewards(case: Case, make_env: MakeEnv, deterministic: bool) -> None:
     def run(seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -41,7 +36,3 @@ def test_same_seed_same_actions_and_rewards(case: Case, make_env: MakeEnv, deter
     np.testing.assert_array_equal(rewards, same_rewards)
     _, _, other_parameters = run(2)
     assert differ(parameters, other_parameters)
-
-
-def test_the_environments_differ() -> None:
-    assert {type(make_env().action_space) for make_env in ENVS} == {spaces.Discrete, spaces.Box}

@@ -11,7 +11,7 @@ from stable_baselines3.common.envs import SimpleMultiObsEnv
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
-from tests.registry import CASES, Case, collect, differ, for_each_algorithm, parameters_of
+from tests.registry import Case, collect, differ, for_each_algorithm, for_each_algorithm_with_modules, parameters_of
 
 MIXED = spaces.Dict(
     image=spaces.Box(0, 255, (36, 36, 1), np.uint8),
@@ -22,14 +22,6 @@ MIXED = spaces.Dict(
     bits=spaces.MultiBinary(3),
 )
 VECTORS = spaces.Dict(position=spaces.Box(-1, 1, (2,), np.float32), speed=spaces.Box(-1, 1, (3,), np.float32))
-ACTIONS = [spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)]
-
-SUPPORTED = [
-    pytest.param(case, action_space, id=f"{algorithm}-{type(action_space).__name__}")
-    for algorithm, case in CASES.items()
-    for action_space in ACTIONS
-    if case.supports(action_space)
-]
 
 
 class DictVectorEnv(gym.ObservationWrapper):
@@ -43,7 +35,8 @@ class DictVectorEnv(gym.ObservationWrapper):
         return dict(a=observation[:2], b=observation[2:])
 
 
-@pytest.mark.parametrize("case, action_space", SUPPORTED)
+@for_each_algorithm
+@pytest.mark.parametrize("action_space", [spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)], ids=str)
 def test_mixed_observations(case: Case, action_space: spaces.Space) -> None:
     """Pictures among the observations are for algorithms with a policy for images; the others flatten them."""
     model = case.make(AnySpacesEnv(MIXED, action_space), "MultiInputPolicy", n_episodes=3)
@@ -103,9 +96,7 @@ def test_vec_normalize_of_some_keys(case: Case) -> None:
     model.learn(48)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.image_policy is not None]
-)
+@for_each_algorithm_with_modules
 def test_image_policy_refuses_a_dict(case: Case) -> None:
     with pytest.raises((ValueError, AssertionError)):
-        case.make(AnySpacesEnv(VECTORS, spaces.Discrete(2)), case.image_policy)
+        case.make(AnySpacesEnv(VECTORS, spaces.Discrete(2)), "CnnPolicy")

@@ -9,7 +9,7 @@ from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, IdentityE
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
-from tests.registry import CASES, Case
+from tests.registry import Case, for_each_algorithm
 
 MakeEnv = Callable[[], Env]
 IDENTITY_ENVS: list[MakeEnv] = [
@@ -18,15 +18,10 @@ IDENTITY_ENVS: list[MakeEnv] = [
     lambda: IdentityEnvMultiBinary(2, ep_length=10),
     lambda: IdentityEnvBox(eps=0.5, ep_length=10),
 ]
-SUPPORTED = [
-    pytest.param(case, make_env, id=f"{algorithm}-{type(make_env().action_space).__name__}")
-    for algorithm, case in CASES.items()
-    for make_env in IDENTITY_ENVS
-    if case.supports(make_env().action_space)
-]
 
 
-@pytest.mark.parametrize("case, make_env", SUPPORTED)
+@for_each_algorithm
+@pytest.mark.parametrize("make_env", IDENTITY_ENVS)
 def test_identity(case: Case, make_env: MakeEnv) -> None:
     """
     Nine tenths of the best return within the steps that the table grants.

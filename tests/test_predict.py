@@ -25,7 +25,7 @@ def test_shapes(case: Case, deterministic: bool) -> None:
         actions, _ = model.predict(np.zeros((n, 3), dtype=np.float32), deterministic=deterministic)
         assert actions.shape == (n, 1)
     with pytest.raises(ValueError, match="observation shape"):
-        model.predict(np.zeros((2, 4), dtype=np.float32))
+        model.predict(np.zeros((2, 4), dtype=np.float32), deterministic=deterministic)
 
 
 @for_each_algorithm
@@ -65,11 +65,12 @@ def test_sampled_predictions_differ(case: Case) -> None:
 
 
 @for_each_algorithm
-def test_result_of_reset_as_a_whole_is_refused(case: Case) -> None:
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_result_of_reset_as_a_whole_is_refused(case: Case, deterministic: bool) -> None:
     env = ControlEnv()
     model = case.make(env)
     with pytest.raises(ValueError, match="tuple"):
-        model.predict(env.reset())
+        model.predict(env.reset(), deterministic=deterministic)
 
 
 @for_each_algorithm

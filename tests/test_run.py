@@ -10,7 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from tests.helpers.envs import AnySpacesEnv, ControlEnv, CountingEnv
-from tests.registry import CASES, Case, assert_same_parameters, differ, for_each_algorithm, parameters_of
+from tests.registry import CASES, Case, assert_same_parameters, differ, for_each_algorithm, for_each_policy, parameters_of
 
 EVERY_OPTION = [
     pytest.param(case, name, one, other, id=f"{algorithm}-{name}-{one}-{other}")
@@ -19,12 +19,10 @@ EVERY_OPTION = [
 ]
 # What changes the output and not what is learned
 NEUTRAL_OPTIONS = ("stats_window_size", "verbose")
-EVERY_POLICY = [
-    pytest.param(case, policy, id=f"{algorithm}-{policy}") for algorithm, case in CASES.items() for policy in case.policies
-]
 
 
-@pytest.mark.parametrize("case, policy", EVERY_POLICY)
+@for_each_algorithm
+@for_each_policy
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_standard_environments(case: Case, policy: str, env_id: str) -> None:
     model = case.make(env_id, policy, n_episodes=3, horizon=20)

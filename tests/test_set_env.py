@@ -34,14 +34,6 @@ def test_get_env(case: Case) -> None:
 
 
 @for_each_algorithm
-def test_model_without_an_environment_gets_one_later(case: Case) -> None:
-    model = case.make(None, _init_setup_model=False)
-    assert model.env is None
-    with pytest.raises(ValueError, match="no environment"):
-        model.learn(1)
-
-
-@for_each_algorithm
 def test_set_env_between_two_learns(case: Case) -> None:
     model = case.make(ControlEnv()).learn(24)
     other = ControlEnv()

@@ -1,6 +1,5 @@
 """Gymnasium's vector environments as environments to learn from."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,13 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_pois.common.vec_env import GymnasiumVecEnv
+from tests.helpers.batches import assert_stacked, assert_whole, assert_whole_dicts, episodes_of, make_counting
 from tests.helpers.callbacks import Recorder
-from tests.helpers.envs import AnySpacesEnv, ControlEnv, CountingDictEnv, CountingEnv
-from tests.registry import Case, collect, differ, for_each_algorithm, parameters_of
-from tests.test_collection import assert_whole, episodes_of
+from tests.helpers.envs import AnySpacesEnv, ControlEnv, CountingDictEnv
+from tests.registry import Case, collect, differ, for_each_algorithm, log_of, parameters_of
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
 for_each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-
-
-def make_counting(mark: int, lengths: tuple[int, ...] = (2, 5, 3), **kwargs: Any) -> Callable[[], CountingEnv]:
-    shift = mark % len(lengths)
-    return lambda: CountingEnv(lengths[shift:] + lengths[:shift], mark, **kwargs)
 
 
 def counting_vector_env(mode: AutoresetMode, n_envs: int, cls: type[VectorEnv] = SyncVectorEnv, **kwargs: Any) -> Any:
@@ -56,7 +50,7 @@ def test_same_batch_as_with_sb3(case: Case, mode: AutoresetMode, budget: dict[st
         model = case.make(vec_env, **budget)
         buffer = collect(model)
         assert_whole(buffer)
-        assert model._n_dropped_steps == model.num_timesteps - buffer.n_steps
+        assert log_of(model)["rollout/dropped_steps"] == model.num_timesteps - buffer.n_steps
         first = [tuple(episode["observations"][0]) for episode in episodes_of(buffer)]
         batches.append((sorted(first), sorted(buffer.episode_lengths), buffer.n_episodes))
     if mode == AutoresetMode.SAME_STEP or n_envs == 1 or n_envs == 8:
@@ -74,7 +68,7 @@ def test_reset_steps_are_dropped_and_masked(case: Case) -> None:
     model = case.make(counting_vector_env(AutoresetMode.NEXT_STEP, 1, lengths=(9, 3, 2)), n_episodes=2)
     buffer = collect(model, recorder)
     assert_whole(buffer, [3, 2])
-    assert model.num_timesteps == 6 and model._n_dropped_steps == 1
+    assert model.num_timesteps == 6 and log_of(model)["rollout/dropped_steps"] == 1
     assert [float(step["rewards"][0]) for step in recorder.steps] == [1, 2, 3, 0, 1, 2]
     assert [bool(step["dones"][0]) for step in recorder.steps] == [False, False, True, False, False, True]
     assert recorder.steps[3]["infos"] == [{}]
@@ -95,13 +89,7 @@ def test_second_batch_starts_afresh(case: Case, mode: AutoresetMode) -> None:
 def test_dict_observations(case: Case, mode: AutoresetMode) -> None:
     envs = [lambda mark=mark: CountingDictEnv((2, 5, 3), mark) for mark in range(3)]
     model = case.make(SyncVectorEnv(envs, autoreset_mode=mode), "MultiInputPolicy", n_episodes=7)
-    buffer = collect(model)
-    assert {key: values.dtype for key, values in buffer.observations.items()} == dict(
-        count=np.float64, picture=np.uint8, label=np.int64
-    )
-    t = np.arange(buffer.n_steps) - np.repeat(buffer.episode_starts, buffer.episode_lengths)
-    np.testing.assert_array_equal(buffer.observations["count"][:, 2], t)
-    np.testing.assert_array_equal(buffer.observations["label"], t % 5)
+    assert_whole_dicts(collect(model))
     model.learn(10)
 
 
@@ -150,8 +138,7 @@ def test_load_and_set_env(case: Case, mode: AutoresetMode, tmp_path: Path) -> No
     assert isinstance(loaded.env, GymnasiumVecEnv) and loaded.n_envs == 3
     loaded.learn(20, reset_num_timesteps=False)
     loaded.set_env(counting_vector_env(mode, 3))
-    loaded.learn(20)
-    assert_whole(loaded.rollout_buffer)
+    assert_whole(collect(loaded))
 
 
 @for_each_algorithm
@@ -181,13 +168,8 @@ def test_vec_normalize(case: Case, mode: AutoresetMode) -> None:
 
 @for_each_algorithm
 def test_vec_frame_stack(case: Case) -> None:
-    """No frame of an episode shows in the next one."""
     venv = VecFrameStack(GymnasiumVecEnv(counting_vector_env(AutoresetMode.SAME_STEP, 2)), 2)
-    for episode in episodes_of(collect(case.make(venv, n_episodes=6))):
-        observations = episode["observations"]
-        assert (observations[0, :3] == 0.0).all()
-        np.testing.assert_array_equal(observations[1:, :3], observations[:-1, 3:])
-        assert observations[:, 5].tolist() == list(range(len(observations)))
+    assert_stacked(collect(case.make(venv, n_episodes=6)))
 
 
 @for_each_algorithm

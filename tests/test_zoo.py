@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 
 from sb3_pois import APOIS, PPOIS, zoo, zoo_studies
 from sb3_pois.envs import TASKS, TaskVecEnv
+from tests.helpers.zoo import run
 
 ALGORITHMS: dict[str, type[APOIS] | type[PPOIS]] = {"apois": APOIS, "ppois": PPOIS}
 HYPERPARAMS_FILES = sorted(zoo.HYPERPARAMS_FOLDER.glob("*.yml"))
 CARTPOLE = "POIS/Cartpole-v0"
 TINY = {"n_timesteps": 60, "n_envs": 2, "n_episodes": 4, "policy": "LinearPolicy"}
-
-
-def run(monkeypatch: pytest.MonkeyPatch, folder: Path, command: str) -> None:
-    """Run a command line of sb3-pois in a folder."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["sb3-pois", *command.split()])
-    zoo.main()
 
 
 def make_manager(folder: Path, algo: str = "apois", env: str = CARTPOLE, **kwargs) -> zoo.PoisExperimentManager:

@@ -1,6 +1,5 @@
 """What RL Zoo's commands make of a trained agent: plots, a video, an upload."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import huggingface_hub
 import pytest
 from matplotlib import pyplot as plt
 
-from sb3_pois import zoo
+from tests.helpers.zoo import run
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +19,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in range(2):
             run(monkeypatch, folder, f"train --algo apois --env CartPole-v1 --seed {seed} {tiny}")
     return folder
-
-
-def run(monkeypatch: pytest.MonkeyPatch, folder: Path, command: str) -> None:
-    """Run a command line of sb3-pois in a folder, without windows."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["sb3-pois", *command.split()])
-    monkeypatch.setattr(plt, "show", lambda *args, **kwargs: None)
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    zoo.main()
 
 
 def test_plots(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

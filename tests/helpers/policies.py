@@ -1,5 +1,7 @@
 """Policy parts that users write."""
 
+from typing import Any
+
 import numpy as np
 import torch as th
 from gymnasium import spaces
@@ -7,6 +9,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from sb3_pois.apois import LinearPolicy
+from sb3_pois.ppois import Controller
 
 
 class ScalingExtractor(BaseFeaturesExtractor):
@@ -30,6 +33,32 @@ class NoisyExtractor(ScalingExtractor):
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         return self.dropout(self.norm(super().forward(observations)))
+
+
+class BiasedController(Controller):
+    """
+    One action, linear in three observed numbers.
+
+    :param bias: what is added to the action
+    """
+
+    n_params = 3
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, bias: float = 0.0) -> None:
+        super().__init__(observation_space, action_space)
+        self.bias = bias
+
+    def act(self, params: np.ndarray, observations: Any) -> np.ndarray:
+        return (params * observations).sum(1, keepdims=True) + self.bias
+
+
+class ConstantController(Controller):
+    """The one parameter is the action, whatever is observed."""
+
+    n_params = 1
+
+    def act(self, params: np.ndarray, observations: Any) -> np.ndarray:
+        return params
 
 
 class Float64LinearPolicy(LinearPolicy):
