@@ -18,13 +18,19 @@ LARGEST, STD = 4.0, np.std([1.0, -4.0, 2.0, 3.0])
 WEIGHTS = np.exp(LOG_WEIGHTS.numpy())
 ROOT_D2_OVER_N = math.sqrt(math.exp(0.5) / 4)
 ROOT_INVERSE_ESS = math.sqrt((WEIGHTS**2).sum()) / WEIGHTS.sum()
-# Every bound's penalty over c = sqrt((1 - delta) / delta)
+
+
+def c(delta):
+    return math.sqrt((1.0 - delta) / delta)
+
+
+# Every bound's penalty as a function of delta
 PENALTIES = {
-    "J": 0.0,
-    "max-d2": LARGEST * ROOT_D2_OVER_N,
-    "std-d2": STD * ROOT_D2_OVER_N,
-    "max-ess": LARGEST * ROOT_INVERSE_ESS,
-    "std-ess": STD * ROOT_INVERSE_ESS,
+    "J": lambda delta: 0.0,
+    "max-d2": lambda delta: c(delta) * LARGEST * ROOT_D2_OVER_N,
+    "std-d2": lambda delta: c(delta) * STD * ROOT_D2_OVER_N,
+    "max-ess": lambda delta: c(delta) * LARGEST * ROOT_INVERSE_ESS,
+    "std-ess": lambda delta: c(delta) * STD * ROOT_INVERSE_ESS,
 }
 
 for_each_bound = pytest.mark.parametrize("bound", list(BOUNDS))
@@ -33,8 +39,7 @@ for_each_bound = pytest.mark.parametrize("bound", list(BOUNDS))
 @for_each_bound
 @pytest.mark.parametrize("delta", [0.1, 0.4, 0.99])
 def test_penalty_by_its_formula(bound, delta):
-    expected = math.sqrt((1.0 - delta) / delta) * PENALTIES[bound]
-    assert an_objective_with(bound, delta).penalty(RETURNS, TERMS).item() == pytest.approx(expected, rel=1e-12)
+    assert an_objective_with(bound, delta).penalty(RETURNS, TERMS).item() == pytest.approx(PENALTIES[bound](delta), rel=1e-12)
 
 
 def test_max_d2_bound_holds_as_often_as_it_promises():
