@@ -26,7 +26,7 @@ import gymnasium as gym
 import numpy as np
 
 from sb3_pois.envs import TASKS, make_vec_env
-from sb3_pois.envs.simulation import make_simulation
+from sb3_pois.envs.tasks import make_simulation
 
 MANY = 1000
 ROUNDS = 5

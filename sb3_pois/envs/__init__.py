@@ -10,7 +10,7 @@ The paper's six benchmark tasks, registered with Gymnasium under the namespace `
 import gymnasium as gym
 
 from sb3_pois.envs.sb3_vec_env import TaskVecEnv, make_vec_env
-from sb3_pois.envs.simulation import HORIZON, TASKS
+from sb3_pois.envs.tasks import HORIZON, TASKS
 
 __all__ = ["HORIZON", "TASKS", "TaskVecEnv", "make_vec_env"]
 

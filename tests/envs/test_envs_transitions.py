@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from envs_helpers import TASKS, make_env, recorded_transitions
 
-from sb3_pois.envs.simulation import make_simulation
+from sb3_pois.envs.tasks import make_simulation
 
 # worst absolute error allowed in the next state, and in the reward; the acrobot, whose original rounds angles of 150 rad
 # to single precision, may be further off on one transition of a hundred
