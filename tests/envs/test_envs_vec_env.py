@@ -114,6 +114,15 @@ def test_attributes_and_methods():
     np.testing.assert_allclose(observations[0], observations[2], atol=1e-12)
 
 
+def test_a_state_starts_an_episode():
+    vec_env = make_vec_env("POIS/Acrobot-v0", 2, seed=0, max_episode_steps=3)
+    vec_env.reset()
+    vec_env.step(np.zeros((2, 1)))
+    vec_env.env_method("set_state", np.zeros(12), indices=1)
+    dones = [vec_env.step(np.zeros((2, 1)))[2].tolist() for _ in range(3)]
+    assert dones == [[False, False], [True, False], [False, True]]
+
+
 def test_one_environment_can_be_reset_alone():
     vec_env = make_vec_env("POIS/Acrobot-v0", 3, seed=0, max_episode_steps=10)
     vec_env.reset()
@@ -149,7 +158,13 @@ def test_bad_input_is_named(task):
     with pytest.raises(ValueError, match=rf"{task}: options is .*wind.*, but reset\(\) takes none"):
         vec_env.reset()
     vec_env.reset()
+    vec_env.step_async(np.ones((2, dim)))
+    vec_env.reset()
+    with pytest.raises(RuntimeError, match=rf"{task}: step_wait\(\) needs a step_async\(\)"):
+        vec_env.step_wait()
     assert vec_env.step(np.zeros((2, dim)))[0].shape == (2, vec_env.observation_space.shape[0])
+    with pytest.raises(RuntimeError, match=rf"{task}: step_wait\(\) needs a step_async\(\)"):
+        vec_env.step_wait()
 
 
 def test_unknown_task():

@@ -118,6 +118,17 @@ def test_reset_mask_resets_only_some():
     np.testing.assert_array_equal(after[[0, 2]], first[[0, 2]])
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_seed_determines_everything_that_follows(task):
+    actions = random_actions(task, 60, 2)
+    envs = make_vec(task, 2)
+    paths = []
+    for _ in range(2):
+        start = envs.reset(seed=3)[0]
+        paths.append([start, *(envs.step(action)[0] for action in actions)])
+    np.testing.assert_array_equal(paths[0], paths[1])
+
+
 def test_seeds_may_be_a_list():
     envs = make_vec("POIS/Cartpole-v0", 3)
     observations, _ = envs.reset(seed=[5, 9, 5])
