@@ -10,8 +10,6 @@ program without any environment would do: set the control, step the engine, read
 the acrobot in Box2D itself and never reset. The memory is what a new process grows by.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -26,7 +24,8 @@ import gymnasium as gym
 import numpy as np
 
 from sb3_pois.envs import TASKS, make_vec_env
-from sb3_pois.envs.simulation import make_simulation
+from sb3_pois.envs.simulation import EngineSimulation
+from sb3_pois.envs.tasks import make_simulation
 
 MANY = 1000
 ROUNDS = 5
@@ -95,16 +94,6 @@ def sync_steps(task: str, n_envs: int) -> tuple[Callable[[], Any], int]:
     return lambda: envs.step(draw()), n_envs
 
 
-def raw_steps(task: str, n_envs: int) -> tuple[Callable[[], Any], int]:
-    """One pass of a bare loop over the engine."""
-    draw = random_actions(task, n_envs)
-    if task in ("POIS/InvertedDoublePendulum-v0", "POIS/Swimmer-v0"):
-        return raw_mujoco(task, n_envs, draw), n_envs
-    if task == "POIS/MountainCar-v0":
-        return raw_mountain_car(n_envs, draw), n_envs
-    return raw_acrobot(n_envs, draw) if task == "POIS/Acrobot-v0" else raw_cart_pole(n_envs, draw), n_envs
-
-
 def raw_mujoco(task: str, n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
     """Set the control, step, read positions and velocities."""
     import mujoco
@@ -122,9 +111,9 @@ def raw_mujoco(task: str, n_envs: int, draw: Callable[[], np.ndarray]) -> Callab
     return step
 
 
-def raw_mountain_car(n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
+def raw_mountain_car(task: str, n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
     """Set the force, step, read the pose and the velocity."""
-    simulation: Any = make_simulation("POIS/MountainCar-v0", n_envs)
+    simulation: Any = make_simulation(task, n_envs)
     simulation.reset(np.arange(n_envs), np.random.default_rng(0).random((n_envs, 1)))
     worlds = list(zip(simulation._worlds, simulation._cars, strict=True))
 
@@ -138,7 +127,7 @@ def raw_mountain_car(n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[]
     return step
 
 
-def raw_cart_pole(n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
+def raw_cart_pole(task: str, n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
     """A cart and a pole in Box2D: set the force, step, read both bodies."""
     from Box2D import b2World
 
@@ -163,7 +152,7 @@ def raw_cart_pole(n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], N
     return step
 
 
-def raw_acrobot(n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
+def raw_acrobot(task: str, n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], None]:
     """Two links in Box2D: set the torque, step twice, read both bodies."""
     from Box2D import b2World
 
@@ -187,6 +176,16 @@ def raw_acrobot(n_envs: int, draw: Callable[[], np.ndarray]) -> Callable[[], Non
             upper.angle, upper.angularVelocity, lower.position, lower.angle, lower.angularVelocity  # noqa: B018
 
     return step
+
+
+RAW_LOOPS = {
+    "POIS/Cartpole-v0": raw_cart_pole,
+    "POIS/InvertedPendulum-v0": raw_cart_pole,
+    "POIS/Acrobot-v0": raw_acrobot,
+    "POIS/MountainCar-v0": raw_mountain_car,
+    "POIS/InvertedDoublePendulum-v0": raw_mujoco,
+    "POIS/Swimmer-v0": raw_mujoco,
+}
 
 
 def resident_mib() -> float:
@@ -269,15 +268,22 @@ def main() -> None:
     names = ["Gymnasium 100", f"Gymnasium {MANY}", "SB3 100", f"SB3 {MANY}", "raw engine", "SyncVectorEnv"]
     print(f"{'environment steps/s':32}" + "".join(f"{name:>16}" for name in names) + f"{'SB3 100 / raw':>16}")
     for task in options.tasks:
-        loops = [native_steps(task, 100), native_steps(task, MANY), sb3_steps(task, 100), sb3_steps(task, MANY)]
-        loops += [raw_steps(task, 100), sync_steps(task, 100)]
-        rates = best_rate(dict(zip(names, loops, strict=True)), options.seconds)
+        loops = {
+            "Gymnasium 100": native_steps(task, 100),
+            f"Gymnasium {MANY}": native_steps(task, MANY),
+            "SB3 100": sb3_steps(task, 100),
+            f"SB3 {MANY}": sb3_steps(task, MANY),
+            "SyncVectorEnv": sync_steps(task, 100),
+        }
+        if task in RAW_LOOPS:
+            loops["raw engine"] = RAW_LOOPS[task](task, 100, random_actions(task, 100)), 100
+        rates = {"raw engine": float("nan"), **best_rate(loops, options.seconds)}
         ratio = rates["SB3 100"] / rates["raw engine"]
         print(f"{task:32}" + "".join(f"{rates[name]:16,.0f}" for name in names) + f"{ratio:16.2f}", flush=True)
 
     print(f"\n{'MiB for 10,000 environments':32}")
     for task in options.tasks:
-        if task in list(TASKS)[:3]:
+        if not isinstance(make_simulation(task, 1), EngineSimulation):
             command = [sys.executable, os.path.abspath(__file__), "--memory-of", task]
             print(f"{task:32}{float(subprocess.run(command, capture_output=True, text=True, check=True).stdout):16.0f}")
 

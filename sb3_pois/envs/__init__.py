@@ -9,8 +9,8 @@ The paper's six benchmark tasks, registered with Gymnasium under the namespace `
 
 import gymnasium as gym
 
-from sb3_pois.envs.simulation import HORIZON, TASKS
-from sb3_pois.envs.vec_env import TaskVecEnv, make_vec_env
+from sb3_pois.envs.sb3_vec_env import TaskVecEnv, make_vec_env
+from sb3_pois.envs.tasks import HORIZON, TASKS
 
 __all__ = ["HORIZON", "TASKS", "TaskVecEnv", "make_vec_env"]
 
@@ -18,8 +18,8 @@ for _task in TASKS:
     if _task not in gym.registry:
         gym.register(
             _task,
-            entry_point="sb3_pois.envs.env:TaskEnv",
-            vector_entry_point="sb3_pois.envs.vector_env:TaskVectorEnv",
+            entry_point="sb3_pois.envs.gym_env:TaskEnv",
+            vector_entry_point="sb3_pois.envs.gym_vector_env:TaskVectorEnv",
             max_episode_steps=HORIZON,
             # the environments check this themselves, in a message that names them
             order_enforce=False,

@@ -1,17 +1,11 @@
 """The acrobot: a double pendulum with a motor at the elbow, to be held upright."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sb3_pois.envs.rendering import Canvas
 from sb3_pois.envs.rigid_body import GRAVITY, POSITION_TOLERANCE, correct_positions, limit_speeds
 from sb3_pois.envs.simulation import BoolArray, FloatArray, IndexArray, Simulation
-
-if TYPE_CHECKING:
-    from sb3_pois.envs.rendering import Canvas
 
 WORLD_STEP_SECONDS = 0.01
 WORLD_STEPS = 2
@@ -19,7 +13,7 @@ MAX_POSITION_PASSES = 20
 LINK_WIDTH, LINK_LENGTH = 0.1, 1.0
 LINK_MASS = 0.5
 LINK_INERTIA = LINK_MASS * (LINK_WIDTH**2 + LINK_LENGTH**2) / 12
-#: From a link's centre of mass to either end.
+# From a link's centre of mass to either end
 ARM = LINK_LENGTH / 2
 TARGET = (0.0, 2 * LINK_LENGTH)
 
@@ -56,7 +50,7 @@ class Acrobot(Simulation):
     noise_dim = 4
     noise_law = "normal"
     view = (-3.45, -2.2, 6.9)
-    #: Standard deviation of the two angles and of the two spins at a reset.
+    # Standard deviation of the two angles and of the two spins at a reset
     reset_std = np.array([[0.1, 0.1, 0.01, 0.01]])
 
     def __init__(self, n_worlds: int):
@@ -66,7 +60,6 @@ class Acrobot(Simulation):
         self._velocities = np.zeros((6, n_worlds))
 
     def reset(self, indices: IndexArray, noise: FloatArray) -> None:
-        """See :meth:`Simulation.reset`."""
         angle1, angle2, spin1, spin2 = (self.reset_std * noise).T
         angle1, angle2 = _rounded(angle1), _rounded(angle2)
         # link 2's upper end stays where link 1's lower end hangs at rest
@@ -77,7 +70,6 @@ class Acrobot(Simulation):
         self._velocities[:, indices] = still, still, still, still, spin1, spin2
 
     def step(self, controls: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """See :meth:`Simulation.step`."""
         spin_gain = controls[:, 0] * (WORLD_STEP_SECONDS / LINK_INERTIA)
         for _ in range(WORLD_STEPS):
             self._solve_velocities(spin_gain)
@@ -101,7 +93,7 @@ class Acrobot(Simulation):
         Nearest in kinetic energy, which is what joint impulses amount to. Velocities that keep the joints together
         follow from the two spins alone, so what remains are two equations.
 
-        :param spin_gain: What the motor adds to link 2's spin and takes from link 1's, shape ``(n_worlds,)``, rad/s.
+        :param spin_gain: what the motor adds to link 2's spin and takes from link 1's, shape ``(n_worlds,)``, rad/s
         """
         velocities = self._velocities
         x1, y1, x2, y2, spin1, spin2 = velocities
@@ -124,11 +116,9 @@ class Acrobot(Simulation):
         velocities[3] = 2 * swing_y[0] + swing_y[1]
 
     def observe(self, indices: IndexArray) -> FloatArray:
-        """See :meth:`Simulation.observe`."""
         return _observations(self._positions[:, indices], self._velocities[:, indices])
 
     def get_state(self, index: int) -> FloatArray:
-        """See :meth:`Simulation.get_state`."""
         x1, y1, x2, y2, angle1, angle2 = self._positions[:, index]
         vx1, vy1, vx2, vy2, spin1, spin2 = self._velocities[:, index]
         top1 = x1 - ARM * np.sin(angle1), y1 + ARM * np.cos(angle1)
@@ -136,7 +126,6 @@ class Acrobot(Simulation):
         return np.array([*top1, angle1, vx1, vy1, spin1, *top2, angle2, vx2, vy2, spin2])
 
     def set_state(self, index: int, state: ArrayLike) -> None:
-        """See :meth:`Simulation.set_state`. The angles are rounded to single precision."""
         top_x1, top_y1, angle1, vx1, vy1, spin1, top_x2, top_y2, angle2, vx2, vy2, spin2 = self.state_vector(state)
         angle1, angle2 = np.float64(np.float32(angle1)), np.float64(np.float32(angle2))
         center1 = top_x1 + ARM * np.sin(angle1), top_y1 - ARM * np.cos(angle1)
@@ -145,7 +134,6 @@ class Acrobot(Simulation):
         self._velocities[:, index] = vx1, vy1, vx2, vy2, spin1, spin2
 
     def paint(self, canvas: Canvas, index: int) -> None:
-        """See :meth:`Simulation.paint`."""
         x1, y1, x2, y2, angle1, angle2 = self._positions[:, index]
         canvas.ring(TARGET, 0.12, "goal")
         canvas.line((-0.4, 0), (0.4, 0), "track", 0.05)
@@ -157,17 +145,17 @@ class Acrobot(Simulation):
 
 def _rounded(angles: FloatArray) -> FloatArray:
     """
-    :param angles: Angles in radians.
-    :return: The nearest single-precision angles, as double-precision numbers.
+    :param angles: angles in radians
+    :return: the nearest single-precision angles, as double-precision numbers
     """
     return angles.astype(np.float32).astype(np.float64)
 
 
 def _observations(positions: FloatArray, velocities: FloatArray) -> FloatArray:
     """
-    :param positions: Shape ``(6, k)``.
-    :param velocities: Shape ``(6, k)``.
-    :return: Shape ``(k, 6)``.
+    :param positions: shape ``(6, k)``
+    :param velocities: shape ``(6, k)``
+    :return: shape ``(k, 6)``
     """
     observations = np.empty((positions.shape[1], 6))
     observations[:, 0::3] = np.sin(positions[4:]).T
@@ -180,8 +168,8 @@ def _correct_joints(positions: FloatArray) -> BoolArray:
     """
     One pass of position correction: the elbow, then the shoulder.
 
-    :param positions: Shape ``(6, k)``; changed in place.
-    :return: Whether either joint was too far apart, shape ``(k,)``.
+    :param positions: shape ``(6, k)``; changed in place
+    :return: whether either joint was too far apart, shape ``(k,)``
     """
     x1, y1, x2, y2, angle1, _ = positions
     angles = positions[4:]

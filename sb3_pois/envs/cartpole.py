@@ -1,19 +1,15 @@
 """The cart-pole, to be balanced from near upright or to be swung up: one model, two tasks."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from math import pi, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sb3_pois.envs.rendering import Canvas
 from sb3_pois.envs.rigid_body import GRAVITY, POSITION_TOLERANCE, correct_positions, limit_speeds
 from sb3_pois.envs.simulation import BoolArray, FloatArray, IndexArray, Simulation
-
-if TYPE_CHECKING:
-    from sb3_pois.envs.rendering import Canvas
 
 STEP_SECONDS = 0.05
 MAX_POSITION_PASSES = 3
@@ -23,7 +19,7 @@ CART_INERTIA = CART_MASS * (CART_WIDTH**2 + CART_HEIGHT**2) / 12
 POLE_WIDTH, POLE_LENGTH = 0.1, 1.0
 POLE_MASS = 0.1
 POLE_INERTIA = POLE_MASS * (POLE_WIDTH**2 + POLE_LENGTH**2) / 12
-#: From the pivot to the pole's centre of mass.
+# From the pivot to the pole's centre of mass
 ARM = POLE_LENGTH / 2
 TOTAL_MASS = CART_MASS + POLE_MASS
 PIVOT_INERTIA = POLE_INERTIA + POLE_MASS * ARM**2
@@ -55,10 +51,10 @@ class CartPole(Simulation):
     step_seconds = STEP_SECONDS
     noise_dim = 4
     noise_law = "uniform"
-    #: Lower end and width of the uniform law of cart position, cart velocity, pole angle and pole spin at a reset.
+    # Lower end and width of the uniform law of cart position, cart velocity, pole angle and pole spin at a reset
     reset_low: ClassVar[FloatArray]
     reset_width: ClassVar[FloatArray]
-    #: The episode ends when the cart's centre is further than this from the middle, metres.
+    # The episode ends when the cart's centre is further than this from the middle, metres
     track_half_length: ClassVar[float]
 
     def __init__(self, n_worlds: int):
@@ -75,7 +71,6 @@ class CartPole(Simulation):
         return self._worlds[4:]
 
     def reset(self, indices: IndexArray, noise: FloatArray) -> None:
-        """See :meth:`Simulation.reset`."""
         x, velocity, angle, spin = (self.reset_low + self.reset_width * noise).T
         # only the pole's angle is written: its pivot end stays over the middle of the track, wherever the cart is
         fresh = np.zeros((8, len(indices)))
@@ -88,7 +83,6 @@ class CartPole(Simulation):
         self._worlds[:, indices] = fresh
 
     def step(self, controls: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """See :meth:`Simulation.step`."""
         force = controls[:, 0]
         positions, velocities = self._positions, self._velocities
         self._solve_velocities(force)
@@ -101,10 +95,10 @@ class CartPole(Simulation):
     @abstractmethod
     def _judge(self, x: FloatArray, angle: FloatArray, force: FloatArray) -> tuple[FloatArray, BoolArray]:
         """
-        :param x: Cart positions after the step, shape ``(n_worlds,)``.
-        :param angle: Pole angles after the step, shape ``(n_worlds,)``.
-        :param force: Forces during the step, shape ``(n_worlds,)``.
-        :return: Rewards and terminations, shape ``(n_worlds,)``.
+        :param x: cart positions after the step, shape ``(n_worlds,)``
+        :param angle: pole angles after the step, shape ``(n_worlds,)``
+        :param force: forces during the step, shape ``(n_worlds,)``
+        :return: rewards and terminations, shape ``(n_worlds,)``
         """
 
     def _solve_velocities(self, force: FloatArray) -> None:
@@ -133,18 +127,15 @@ class CartPole(Simulation):
         velocities[3] = new_spin
 
     def observe(self, indices: IndexArray) -> FloatArray:
-        """See :meth:`Simulation.observe`."""
         return _observations(self._worlds.take(indices, axis=1))
 
     def get_state(self, index: int) -> FloatArray:
-        """See :meth:`Simulation.get_state`."""
         x, pole_x, pole_y, angle = self._positions[:, index]
         velocity, pole_vx, pole_vy, spin = self._velocities[:, index]
         origin = pole_x + ARM * np.sin(angle), pole_y - ARM * np.cos(angle)
         return np.array([x, CART_HEIGHT / 2, 0, velocity, 0, 0, *origin, angle, pole_vx, pole_vy, spin])
 
     def set_state(self, index: int, state: ArrayLike) -> None:
-        """See :meth:`Simulation.set_state`."""
         vector = self.state_vector(state)
         x, cart_y, cart_angle, velocity, cart_vy, cart_spin, origin_x, origin_y, angle, pole_vx, pole_vy, spin = vector
         off_track = np.abs([cart_y - CART_HEIGHT / 2, cart_angle, cart_vy, cart_spin])
@@ -157,7 +148,6 @@ class CartPole(Simulation):
         self._worlds[:, index] = x, *center, angle, velocity, pole_vx, pole_vy, spin
 
     def paint(self, canvas: Canvas, index: int) -> None:
-        """See :meth:`Simulation.paint`."""
         x, pole_x, pole_y, angle = self._positions[:, index]
         end = self.track_half_length
         canvas.line((-end, 0), (end, 0), "track", 0.05)
@@ -172,8 +162,8 @@ def _observations(worlds: FloatArray) -> FloatArray:
     """
     Pick what can be seen of the worlds.
 
-    :param worlds: Shape ``(8, k)``.
-    :return: Shape ``(k, 4)``.
+    :param worlds: shape ``(8, k)``
+    :return: shape ``(k, 4)``
     """
     observations = np.empty((worlds.shape[1], 4))
     # position and velocity of the cart, then of the pole's angle
@@ -186,8 +176,8 @@ def _correct_pivot(positions: FloatArray) -> BoolArray:
     """
     One pass of position correction: an impulse at the pivot moves both bodies, and the track takes the cart back.
 
-    :param positions: Shape ``(4, k)``; changed in place.
-    :return: Whether the pivot was too far apart, shape ``(k,)``.
+    :param positions: shape ``(4, k)``; changed in place
+    :return: whether the pivot was too far apart, shape ``(k,)``
     """
     x, pole_x, pole_y, angle = positions
     sin, cos = np.sin(angle), np.cos(angle)
@@ -226,7 +216,7 @@ class Cartpole(CartPole):
         return rewards, terminated
 
     def paint(self, canvas: Canvas, index: int) -> None:
-        """See :meth:`Simulation.paint`. Two thin lines show how far the pole may tilt."""
+        # two thin lines show how far the pole may tilt
         pivot = self._positions[0, index], CART_HEIGHT
         for tilt in (-self.max_angle, self.max_angle):
             end = pivot[0] - 1.25 * POLE_LENGTH * np.sin(tilt), pivot[1] + 1.25 * POLE_LENGTH * np.cos(tilt)
@@ -254,6 +244,6 @@ class InvertedPendulum(CartPole):
         return rewards, terminated
 
     def paint(self, canvas: Canvas, index: int) -> None:
-        """See :meth:`Simulation.paint`. The ring is where the pole's tip should go."""
+        # the ring is where the pole's tip should go
         canvas.ring((self._positions[0, index], CART_HEIGHT + POLE_LENGTH), 0.14, "goal")
         super().paint(canvas, index)

@@ -1,7 +1,5 @@
 """Loading the engines that are optional extras."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module
@@ -18,10 +16,10 @@ def load_engine(module: str, task: str) -> ModuleType:
     """
     Import an optional module that a task needs.
 
-    :param module: Name of the module.
-    :param task: What needs it, for the message.
-    :return: The module.
-    :raises gymnasium.error.DependencyNotInstalled: if it cannot be imported.
+    :param module: name of the module
+    :param task: what needs it, for the message
+    :return: the module
+    :raises gymnasium.error.DependencyNotInstalled: if it cannot be imported
     """
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         if module in WITHOUT_DISPLAY:

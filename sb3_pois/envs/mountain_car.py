@@ -1,26 +1,22 @@
 """The mountain car: a box sliding in a valley, on Box2D itself."""
 
-from __future__ import annotations
-
 from math import pi, sin
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sb3_pois.envs.engines import load_engine
+from sb3_pois.envs.rendering import Canvas
 from sb3_pois.envs.simulation import BoolArray, EngineSimulation, FloatArray, IndexArray
-
-if TYPE_CHECKING:
-    from sb3_pois.envs.rendering import Canvas
 
 STEP_SECONDS = 0.05
 VELOCITY_ITERATIONS, POSITION_ITERATIONS = 8, 3
 CAR_WIDTH, CAR_HEIGHT = 0.4, 0.2
 CAR_DENSITY, CAR_FRICTION = 5.0, 0.0005
 TRACK_FRICTION = 0.2
-#: The valley's floor relative to the track's origin at (0, TRACK_HEIGHT). Box2D works in single precision, so where the
-#: origin lies decides how the vertices are rounded.
+# The valley's floor relative to the track's origin at (0, TRACK_HEIGHT). Box2D works in single precision, so where the
+# origin lies decides how the vertices are rounded.
 TRACK_HEIGHT = 1.0
 TRACK = [(2 * k / 100, sin((k / 100 - 0.5) * pi)) for k in range(-100, 101)]
 START = (0.0, 0.05)
@@ -37,7 +33,7 @@ class MountainCar(EngineSimulation):
     mass. A reset without a seed writes the car's pose and velocity into the running world, whose contact list survives;
     a seeded reset starts a new world.
 
-    State vector: ``[x, y, angle, vx, vy, spin]``.
+    State vector: ``[x, y, angle, vx, vy, spin]``, in single precision.
     """
 
     task = "POIS/MountainCar-v0"
@@ -69,12 +65,10 @@ class MountainCar(EngineSimulation):
         self._calls[index] = car, car.GetWorldVector, car.ApplyForce, world.Step
 
     def renew(self, indices: IndexArray) -> None:
-        """See :meth:`Simulation.renew`."""
         for index in indices.tolist():
             self._build_world(index)
 
     def reset(self, indices: IndexArray, noise: FloatArray) -> None:
-        """See :meth:`Simulation.reset`."""
         for index, speed in zip(indices.tolist(), (2 * noise[:, 0] - 1).tolist(), strict=True):
             self._write(index, START, 0.0, (speed, 0.0), 0.0)
 
@@ -89,7 +83,6 @@ class MountainCar(EngineSimulation):
         car.angularVelocity = spin
 
     def step(self, controls: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """See :meth:`Simulation.step`."""
         readings = []
         for (car, world_vector, apply_force, step), force in zip(self._calls, controls[:, 0].tolist(), strict=True):
             apply_force(world_vector((force, 0.0)), car.worldCenter, True)
@@ -101,22 +94,18 @@ class MountainCar(EngineSimulation):
         return observations, y - 1.0, (x >= GOAL_X) | (np.abs(x) >= MAX_X)
 
     def observe(self, indices: IndexArray) -> FloatArray:
-        """See :meth:`Simulation.observe`."""
         return np.array([(self._cars[index].position.x, self._cars[index].linearVelocity.x) for index in indices.tolist()])
 
     def get_state(self, index: int) -> FloatArray:
-        """See :meth:`Simulation.get_state`."""
         car = self._cars[index]
         return np.array([*car.position, car.angle, *car.linearVelocity, car.angularVelocity])
 
     def set_state(self, index: int, state: ArrayLike) -> None:
-        """See :meth:`Simulation.set_state`. Box2D stores the state in single precision."""
         x, y, angle, vx, vy, spin = self.state_vector(state).tolist()
         self._build_world(index)
         self._write(index, (x, y), angle, (vx, vy), spin)
 
     def paint(self, canvas: Canvas, index: int) -> None:
-        """See :meth:`Simulation.paint`."""
         floor = [(x, y + TRACK_HEIGHT) for x, y in TRACK]
         canvas.polygon([(TRACK[0][0], -9), *floor, (TRACK[-1][0], -9)], "ground")
         goal_y = 1 + sin((GOAL_X - 1) * pi / 2)

@@ -1,7 +1,5 @@
 """The two tasks on MuJoCo: the double pendulum on a cart and the swimmer."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_pois.envs.engines import load_engine
+from sb3_pois.envs.rendering import PICTURE_HEIGHT, PICTURE_WIDTH
 from sb3_pois.envs.simulation import BoolArray, EngineSimulation, FloatArray, IndexArray
 
 ASSETS = Path(__file__).with_name("assets")
@@ -38,8 +37,8 @@ class MujocoSimulation(EngineSimulation):
         """
         Step every world ``frame_skip`` times.
 
-        :param actions: Clipped actions, shape ``(n_worlds, action_dim)``; the models' gears turn them into controls.
-        :return: Positions and velocities, shape ``(n_worlds, n_coordinates)``.
+        :param actions: clipped actions, shape ``(n_worlds, action_dim)``; the models' gears turn them into controls
+        :return: positions and velocities, shape ``(n_worlds, n_coordinates)``
         """
         positions = np.empty((self.n_worlds, self.n_coordinates))
         velocities = np.empty((self.n_worlds, self.n_coordinates))
@@ -53,8 +52,8 @@ class MujocoSimulation(EngineSimulation):
 
     def _coordinates(self, indices: IndexArray) -> tuple[FloatArray, FloatArray]:
         """
-        :param indices: The worlds, shape ``(k,)``.
-        :return: Their positions and velocities, shape ``(k, n_coordinates)``.
+        :param indices: the worlds, shape ``(k,)``
+        :return: their positions and velocities, shape ``(k, n_coordinates)``
         """
         chosen = [self._views[index] for index in indices.tolist()]
         return np.array([qpos for _, _, qpos, _ in chosen]), np.array([qvel for _, _, _, qvel in chosen])
@@ -62,14 +61,13 @@ class MujocoSimulation(EngineSimulation):
     @abstractmethod
     def _observations(self, indices: IndexArray, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """
-        :param indices: The worlds, shape ``(k,)``.
-        :param positions: Their positions, shape ``(k, n_coordinates)``.
-        :param velocities: Their velocities, shape ``(k, n_coordinates)``.
-        :return: Their observations, shape ``(k, observation_dim)``.
+        :param indices: the worlds, shape ``(k,)``
+        :param positions: their positions, shape ``(k, n_coordinates)``
+        :param velocities: their velocities, shape ``(k, n_coordinates)``
+        :return: their observations, shape ``(k, observation_dim)``
         """
 
     def observe(self, indices: IndexArray) -> FloatArray:
-        """See :meth:`Simulation.observe`."""
         return self._observations(indices, *self._coordinates(indices))
 
     def _write(self, index: int, positions: FloatArray, velocities: FloatArray) -> None:
@@ -79,20 +77,16 @@ class MujocoSimulation(EngineSimulation):
         qvel[:] = velocities
 
     def get_state(self, index: int) -> FloatArray:
-        """See :meth:`Simulation.get_state`."""
         _, _, qpos, qvel = self._views[index]
         return np.concatenate((qpos, qvel))
 
     def set_state(self, index: int, state: ArrayLike) -> None:
-        """See :meth:`Simulation.set_state`."""
         positions, velocities = np.split(self.state_vector(state), 2)
         self._write(index, positions, velocities)
 
-    def render(self, index: int, width: int, height: int) -> NDArray[np.uint8]:
-        """See :meth:`Simulation.render`."""
-        if self._renderer is None or (self._renderer.width, self._renderer.height) != (width, height):
-            self.close()
-            self._renderer = self._mujoco.Renderer(self._model, height, width)
+    def render(self, index: int) -> NDArray[np.uint8]:
+        if self._renderer is None:
+            self._renderer = self._mujoco.Renderer(self._model, PICTURE_HEIGHT, PICTURE_WIDTH)
         # a copy is posed, so that looking at a world changes nothing in it
         posed = self._mujoco.MjData(self._model)
         posed.qpos[:] = self._data[index].qpos
@@ -101,7 +95,6 @@ class MujocoSimulation(EngineSimulation):
         return self._renderer.render()
 
     def close(self) -> None:
-        """Free the renderer."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
@@ -130,16 +123,14 @@ class InvertedDoublePendulum(MujocoSimulation):
     noise_law = "uniform"
     link_length = 0.6
     max_reset_angle = np.deg2rad(20)
-    #: Beyond this the cart is within the margin of its stops, and a constraint force acts.
+    # Beyond this the cart is within the margin of its stops, and a constraint force acts
     free_range = 10 - 0.01
 
     def reset(self, indices: IndexArray, noise: FloatArray) -> None:
-        """See :meth:`Simulation.reset`."""
         for index, angle in zip(indices.tolist(), self.max_reset_angle * (2 * noise[:, 0] - 1), strict=True):
             self._write(index, np.array([0, angle, 0]), np.zeros(3))
 
     def step(self, controls: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """See :meth:`Simulation.step`."""
         positions, velocities = self._advance(controls)
         x, angle1, angle2 = positions.T
         _, spin1, spin2 = velocities.T
@@ -184,17 +175,15 @@ class Swimmer(MujocoSimulation):
     noise_dim = 10
     noise_law = "normal"
     reset_std = np.repeat([0.01, 0.1], 5)
-    #: Where the body's centre of mass is: [x, y] plus these multiples of the unit vectors along the three links, which
-    #: are equally heavy and 1 m long; [x, y] lies half a metre behind link 1.
+    # Where the body's centre of mass is: [x, y] plus these multiples of the unit vectors along the three links, which
+    # are equally heavy and 1 m long; [x, y] lies half a metre behind link 1
     center_weights = np.array([2 / 3, -1 / 2, -1 / 6])
 
     def reset(self, indices: IndexArray, noise: FloatArray) -> None:
-        """See :meth:`Simulation.reset`."""
         for index, state in zip(indices.tolist(), self.reset_std * noise, strict=True):
             self._write(index, state[:5], state[5:])
 
     def step(self, controls: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """See :meth:`Simulation.step`."""
         positions, velocities = self._advance(controls)
         angles = np.cumsum(positions[:, 2:], axis=1)
         spins = np.cumsum(velocities[:, 2:], axis=1)

@@ -1,21 +1,18 @@
 """Pictures: a canvas in the world's own coordinates, and a window."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, cos, sin, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_pois.common.arguments import check_choice
 from sb3_pois.envs.engines import load_engine
-
-if TYPE_CHECKING:
-    from sb3_pois.envs.simulation import Simulation
 
 Point = tuple[float, float]
 
+RENDER_MODES = ["human", "rgb_array"]
 PICTURE_WIDTH, PICTURE_HEIGHT = 600, 400
 WINDOW_WIDTH, WINDOW_HEIGHT = 1200, 800
 COLORS = {
@@ -31,13 +28,24 @@ COLORS = {
 }
 
 
+def check_render_mode(render_mode: str | None) -> None:
+    """
+    Refuse an unknown render mode.
+
+    :param render_mode: what was asked for
+    :raises ValueError: if it is neither None nor among ``RENDER_MODES``
+    """
+    if render_mode is not None:
+        check_choice("render_mode", render_mode, RENDER_MODES)
+
+
 class Canvas:
     """
     A picture drawn in metres.
 
-    :param width: Width in pixels.
-    :param height: Height in pixels.
-    :param view: Left edge, bottom edge and width of what is shown, in metres.
+    :param width: width in pixels
+    :param height: height in pixels
+    :param view: left edge, bottom edge and width of what is shown, in metres
     """
 
     def __init__(self, width: int, height: int, view: tuple[float, float, float]):
@@ -55,8 +63,8 @@ class Canvas:
 
     def polygon(self, points: Sequence[Point], color: str) -> None:
         """
-        :param points: Corners.
-        :param color: Name of the filling.
+        :param points: corners
+        :param color: name of the filling
         """
         pixels = [self._pixel(point) for point in points]
         self._gfxdraw.filled_polygon(self._surface, pixels, COLORS[color])
@@ -64,11 +72,11 @@ class Canvas:
 
     def box(self, center: Point, width: float, height: float, angle: float, color: str) -> None:
         """
-        :param center: Centre of the rectangle.
-        :param width: Width, metres.
-        :param height: Height, metres.
-        :param angle: How far it is turned counter-clockwise, radians.
-        :param color: Name of the filling.
+        :param center: centre of the rectangle
+        :param width: width, metres
+        :param height: height, metres
+        :param angle: how far it is turned counter-clockwise, radians
+        :param color: name of the filling
         """
         c, s = cos(angle), sin(angle)
         corners = [(-width / 2, -height / 2), (width / 2, -height / 2), (width / 2, height / 2), (-width / 2, height / 2)]
@@ -76,19 +84,19 @@ class Canvas:
 
     def line(self, start: Point, end: Point, color: str, thickness: float) -> None:
         """
-        :param start: One end.
-        :param end: The other end.
-        :param color: Name of the color.
-        :param thickness: In metres.
+        :param start: one end
+        :param end: the other end
+        :param color: name of the color
+        :param thickness: in metres
         """
         pixels = max(1, round(thickness * self._scale))
         self._pygame.draw.line(self._surface, COLORS[color], self._pixel(start), self._pixel(end), pixels)
 
     def disc(self, center: Point, radius: float, color: str) -> None:
         """
-        :param center: Centre.
-        :param radius: In metres.
-        :param color: Name of the filling.
+        :param center: centre
+        :param radius: in metres
+        :param color: name of the filling
         """
         x, y = self._pixel(center)
         pixels = max(1, round(radius * self._scale))
@@ -97,9 +105,9 @@ class Canvas:
 
     def ring(self, center: Point, radius: float, color: str) -> None:
         """
-        :param center: Centre.
-        :param radius: In metres.
-        :param color: Name of the color of the ring; the middle stays empty.
+        :param center: centre
+        :param radius: in metres
+        :param color: name of the color of the ring; the middle stays empty
         """
         self.disc(center, radius, color)
         self.disc(center, 0.65 * radius, "background")
@@ -107,9 +115,9 @@ class Canvas:
 
     def flag(self, foot: Point, height: float, color: str) -> None:
         """
-        :param foot: Where the pole stands.
-        :param height: Of the pole, metres.
-        :param color: Name of the color of the cloth.
+        :param foot: where the pole stands
+        :param height: of the pole, metres
+        :param color: name of the color of the cloth
         """
         x, y = foot
         self.line(foot, (x, y + height), "joint", 0.02)
@@ -119,19 +127,19 @@ class Canvas:
         """
         Hand over what has been drawn.
 
-        :return: The picture, shape ``(height, width, 3)``.
+        :return: the picture, shape ``(height, width, 3)``
         """
         return np.ascontiguousarray(self._pygame.surfarray.array3d(self._surface).transpose(1, 0, 2))
 
 
 class Viewer:
     """
-    Makes an environment's pictures and shows them in a window, which opens with the first one.
+    Shows pictures in a window, which opens with the first one.
 
     A copied or unpickled viewer starts without a window.
 
-    :param title: Title of the window.
-    :param fps: Pictures shown per second.
+    :param title: title of the window
+    :param fps: pictures shown per second
     """
 
     def __init__(self, title: str, fps: int):
@@ -141,22 +149,14 @@ class Viewer:
         self._screen: Any = None
         self._clock: Any = None
 
-    def __reduce__(self) -> tuple[type[Viewer], tuple[str, int]]:
+    def __reduce__(self) -> tuple[type["Viewer"], tuple[str, int]]:
         return type(self), (self._title, self._fps)
-
-    def picture(self, simulation: Simulation, index: int) -> NDArray[np.uint8]:
-        """
-        :param simulation: The worlds.
-        :param index: Which of them.
-        :return: Its picture, shape ``(height, width, 3)``.
-        """
-        return simulation.render(index, PICTURE_WIDTH, PICTURE_HEIGHT)
 
     def show(self, pictures: Sequence[NDArray[np.uint8]]) -> None:
         """
         Show pictures side by side, at the speed of the simulated time.
 
-        :param pictures: Each of shape ``(height, width, 3)``.
+        :param pictures: each of shape ``(height, width, 3)``
         """
         tiled = tile(pictures)
         height, width = tiled.shape[:2]
@@ -187,8 +187,8 @@ def tile(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """
     Put pictures of one size into a grid.
 
-    :param pictures: Each of shape ``(height, width, 3)``.
-    :return: The grid, as square as it gets, empty places black.
+    :param pictures: each of shape ``(height, width, 3)``
+    :return: the grid, as square as it gets, empty places black
     """
     height, width, _ = pictures[0].shape
     columns = ceil(sqrt(len(pictures)))

@@ -1,7 +1,5 @@
 """What the three batched rigid-body solvers share: Box2D's constants, speed limits and position correction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import pi, sqrt
 
@@ -10,10 +8,10 @@ import numpy as np
 from sb3_pois.envs.simulation import BoolArray, FloatArray
 
 GRAVITY = 10.0
-#: Box2D moves no body further than this in one world step (metres, radians).
+# Box2D moves no body further than this in one world step (metres, radians)
 MAX_TRANSLATION = 2.0
 MAX_ROTATION = pi / 2
-#: A joint is left alone once it is apart by no more than this (metres).
+# A joint is left alone once it is apart by no more than this (metres)
 POSITION_TOLERANCE = 0.005
 
 
@@ -21,10 +19,10 @@ def limit_speeds(velocities: FloatArray, step_seconds: float, linear: tuple[slic
     """
     Apply Box2D's limits on how far a body moves in one world step.
 
-    :param velocities: One row per velocity component, shape ``(n_components, n_worlds)``; changed in place.
-    :param step_seconds: Length of the world step.
-    :param linear: For each body, the rows of its linear velocity.
-    :param angular: The rows of the spins.
+    :param velocities: one row per velocity component, shape ``(n_components, n_worlds)``; changed in place
+    :param step_seconds: length of the world step
+    :param linear: for each body, the rows of its linear velocity
+    :param angular: the rows of the spins
     """
     # Both limits are out of reach in ordinary motion: one look at the largest component settles it. A planar speed is at
     # most sqrt(2) times its larger component, and the rotation limit is the tighter one.
@@ -42,9 +40,9 @@ def correct_positions(positions: FloatArray, correct: Callable[[FloatArray], Boo
 
     A world gets another pass as long as the errors that its last pass found, before it corrected them, were too large.
 
-    :param positions: One row per position component, shape ``(n_components, n_worlds)``; changed in place.
-    :param correct: One pass over the columns it is given, in place; tells which of them were too far apart.
-    :param max_passes: Most passes of one world step.
+    :param positions: one row per position component, shape ``(n_components, n_worlds)``; changed in place
+    :param correct: one pass over the columns it is given, in place; tells which of them were too far apart
+    :param max_passes: most passes of one world step
     """
     apart = correct(positions).nonzero()[0]
     for _ in range(max_passes - 1):

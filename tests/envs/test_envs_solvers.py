@@ -13,7 +13,7 @@ import pytest
 from Box2D import b2World
 from envs_helpers import SOLVER_TASKS, random_actions, recorded_transitions
 
-from sb3_pois.envs.simulation import make_simulation
+from sb3_pois.envs.tasks import make_simulation
 
 ARM = 0.5
 CART_HEIGHT = np.sqrt(3) / 2

@@ -8,7 +8,8 @@ import pytest
 from envs_helpers import TASKS, make_env, make_vec, random_actions
 from gymnasium.vector import AutoresetMode
 
-from sb3_pois.envs.simulation import Batch, make_simulation
+from sb3_pois.envs.batch import Batch
+from sb3_pois.envs.tasks import make_simulation
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -117,6 +118,17 @@ def test_reset_mask_resets_only_some():
     np.testing.assert_array_equal(after[[0, 2]], first[[0, 2]])
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_seed_determines_everything_that_follows(task):
+    actions = random_actions(task, 60, 2)
+    envs = make_vec(task, 2)
+    paths = []
+    for _ in range(2):
+        start = envs.reset(seed=3)[0]
+        paths.append([start, *(envs.step(action)[0] for action in actions)])
+    np.testing.assert_array_equal(paths[0], paths[1])
+
+
 def test_seeds_may_be_a_list():
     envs = make_vec("POIS/Cartpole-v0", 3)
     observations, _ = envs.reset(seed=[5, 9, 5])
@@ -130,31 +142,32 @@ def test_bad_input_is_named(task):
     dim = envs.single_action_space.shape[0]
     with pytest.raises(RuntimeError, match=rf"{task}: call reset\(\)"):
         envs.step(np.zeros((3, dim)))
-    with pytest.raises(ValueError, match=rf"{task}: 3 environments need as many seeds, not 2"):
+    with pytest.raises(ValueError, match=rf"{task}: there are 2 seeds, but 3 environments"):
         envs.reset(seed=[1, 2])
-    with pytest.raises(ValueError, match=rf"{task}: the only option of reset\(\) is 'reset_mask', not wind"):
+    with pytest.raises(ValueError, match=rf"{task}: options has wind, but allowed is 'reset_mask'"):
         envs.reset(options={"wind": 1})
-    with pytest.raises(ValueError, match=rf"{task}: reset_mask must be boolean of shape \(3,\)"):
+    with pytest.raises(ValueError, match=rf"{task}: reset_mask is bool of shape \(2,\), but must be boolean of shape \(3,\)"):
         envs.reset(options={"reset_mask": np.ones(2, dtype=bool)})
     envs.reset(seed=0)
     with pytest.raises(
-        ValueError, match=rf"{task}: actions must be real numbers in \[-1, 1\] of shape \(3, {dim}\), not float64"
+        ValueError,
+        match=rf"{task}: the actions are float64 of shape \(2, {dim}\), but must be real numbers in .* of shape \(3, {dim}\)",
     ):
         envs.step(np.zeros((2, dim)))
-    with pytest.raises(ValueError, match=rf"{task}: actions must be .* not <U"):
+    with pytest.raises(ValueError, match=rf"{task}: the actions are <U"):
         envs.step(np.full((3, dim), "a"))
     actions = np.zeros((3, dim))
     actions[1, -1] = np.nan
     with pytest.raises(ValueError, match=rf"{task}: the action of environment 1 is \[.*nan\]"):
         envs.step(actions)
-    with pytest.raises(ValueError, match=rf"{task}: render_mode must be .*'cinema'"):
+    with pytest.raises(ValueError, match=r"render_mode is 'cinema', but allowed are 'human', 'rgb_array'"):
         make_vec(task, 3, render_mode="cinema")
     bad: Any
     for bad in (0, -1, 2.5, True):
-        with pytest.raises(ValueError, match=rf"{task}: the number of environments must be an integer"):
+        with pytest.raises(ValueError, match=r"the number of environments is .*, but must be an integer >= 1"):
             make_simulation(task, bad)
     for bad in (0, 1.5, False):
-        with pytest.raises(ValueError, match=rf"{task}: max_episode_steps must be an integer"):
+        with pytest.raises(ValueError, match=r"max_episode_steps is .*, but must be an integer >= 1"):
             make_vec(task, 3, max_episode_steps=bad)
 
 
@@ -166,8 +179,11 @@ def test_an_environment_that_was_never_reset_is_named():
 
 
 def test_unknown_task_is_named():
-    with pytest.raises(ValueError, match=r"There is no task 'POIS/Walker-v0'; the tasks are POIS/Cartpole-v0"):
+    with pytest.raises(ValueError, match=r"task is 'POIS/Walker-v0', but allowed are 'POIS/Cartpole-v0'"):
         make_simulation("POIS/Walker-v0", 1)
+    none: Any = None
+    with pytest.raises(ValueError, match=r"task is None, but allowed are"):
+        make_simulation(none, 1)
 
 
 def test_no_limit():
