@@ -143,8 +143,16 @@ def test_log_weights_by_their_definition():
     th.testing.assert_close(log_weights, expected, rtol=1e-4, atol=1e-4)
 
 
+class RewardedImageEnv(FakeImageEnv):
+    """Random images, and a reward for what is done."""
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(np.sum(action)), terminated, truncated, info
+
+
 def image_env():
-    return FakeImageEnv(screen_height=36, screen_width=36, n_channels=1, discrete=False, channel_first=True)
+    return RewardedImageEnv(screen_height=36, screen_width=36, n_channels=1, discrete=False, channel_first=True)
 
 
 POLICY_CASES: dict[str, Any] = {

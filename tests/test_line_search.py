@@ -191,3 +191,10 @@ def test_a_group_without_slope_does_not_disturb_the_others():
 def test_initial_step_that_underflows_returns_the_start(rule):
     result, _ = search(lambda x: x.sum(), [0.0], rule, initial_step=1e-308)
     assert 0.0 <= result.improvement.item() < 1e-290
+
+
+def test_a_finite_overshoot_shrinks_the_step_by_no_more_than_ten():
+    """The parabola through a point far below says nothing of the scale near the start."""
+    steps = parabolic_steps(1.0, 1e-4)
+    assert next(steps) == 1.0
+    assert steps.send(-3.8e28) == pytest.approx(0.1)

@@ -42,12 +42,12 @@ def imports_any(module: str, *packages: str) -> set[str]:
 # Dependency direction: every module may import from the layers below its own, and from the modules named as its friends
 
 LAYERS = [
-    ["common.divergences", "common.importance", "common.line_search", "common.conjugate_gradient"],
+    ["common.divergences", "common.importance", "common.episodes", "common.line_search", "common.conjugate_gradient"],
     ["common.arguments", "common.net_arch", "common.array_network", "common.parameters", "common.saving"],
     ["common.estimators", "common.ascent", "common.buffers", "common.episode_schedule", "common.vec_env"],
-    ["common.bounds"],
+    ["common.bounds", "common.gains"],
     ["common.surrogate", "common.collection"],
-    ["apois.action_distributions", "ppois.controllers", "ppois.grouped_noise", "ppois.buffers"],
+    ["apois.action_distributions", "apois.baselines", "ppois.controllers", "ppois.grouped_noise", "ppois.buffers"],
     ["apois.policies", "ppois.policies", "ppois.grouping"],
     ["apois.surrogate", "ppois.surrogate"],
     ["common.pois_algorithm"],
@@ -57,7 +57,9 @@ LAYERS = [
     ["zoo", "zoo_studies", "__main__"],
 ]
 LAYER_OF = {f"sb3_pois.{name}".rstrip("."): number for number, layer in enumerate(LAYERS) for name in layer}
-PURE_MATHEMATICS = [f"sb3_pois.{name}" for name in [*LAYERS[0], "common.estimators", "common.bounds", "common.surrogate"]]
+PURE_MATHEMATICS = [
+    f"sb3_pois.{name}" for name in [*LAYERS[0], "common.estimators", "common.bounds", "common.gains", "common.surrogate"]
+]
 FORBIDDEN = {
     "sb3_pois.common.collection": ("torch",),
     "sb3_pois.common.buffers": ("torch",),

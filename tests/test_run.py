@@ -9,6 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from sb3_pois import APOIS
 from tests.helpers.envs import AnySpacesEnv, ControlEnv, CountingEnv
 from tests.registry import CASES, Case, assert_same_parameters, differ, for_each_algorithm, for_each_policy, parameters_of
 
@@ -168,3 +169,25 @@ def test_small_returns_are_warned_of_once(case: Case) -> None:
     with pytest.warns(UserWarning, match="below line_search_tol = 0.0001") as warned:
         model.learn(100)
     assert len([warning for warning in warned if "line_search_tol" in str(warning.message)]) == 1
+
+
+def times(factor: float, env: gym.Env) -> gym.Env:
+    return gym.wrappers.TransformReward(env, lambda reward: factor * float(reward))
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("factor", [2.0**-40, 2.0**3, 2.0**60])
+def test_rewards_times_a_power_of_two_change_nothing(case: Case, factor: float) -> None:
+    def parameters_after(env: gym.Env, **kwargs: Any) -> dict[str, np.ndarray]:
+        return parameters_of(case.make(env, line_search_units="returns", **kwargs).learn(96))
+
+    assert_same_parameters(parameters_after(ControlEnv()), parameters_after(times(factor, ControlEnv())))
+
+
+def test_rewards_times_a_power_of_two_change_nothing_with_a_baseline() -> None:
+    models = []
+    for factor in (1.0, 2.0**-40):
+        env = times(factor, ControlEnv())
+        kwargs: dict[str, Any] = dict(iw_method="per-decision", baseline="linear", iw_lambda=0.9, bound="std-ess")
+        models.append(APOIS("MlpPolicy", env, n_episodes=6, seed=0, line_search_units="returns", **kwargs).learn(96))
+    assert_same_parameters(*map(parameters_of, models))

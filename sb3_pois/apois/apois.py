@@ -1,5 +1,6 @@
 """Action-based POIS."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -7,14 +8,19 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.utils import explained_variance
 
 from sb3_pois.apois.action_distributions import SUPPORTED_ACTION_SPACES
+from sb3_pois.apois.baselines import BASELINES, fit_values, linear_features, time_features
 from sb3_pois.apois.policies import CnnPolicy, LinearPolicy, MlpPolicy, MultiInputPolicy
-from sb3_pois.apois.surrogate import make_surrogate, score_natural_gradient
-from sb3_pois.common.arguments import check_integer, check_number
+from sb3_pois.apois.surrogate import ActionSurrogate, PerDecisionSurrogate, make_surrogate
+from sb3_pois.common.arguments import check_choice, check_integer, check_number
 from sb3_pois.common.ascent import gradient_direction, optimize_offline
+from sb3_pois.common.bounds import Objective
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.collection import Actor
+from sb3_pois.common.episodes import EpisodeLayout
+from sb3_pois.common.gains import StepGains, gains_of_rewards, gains_over_baseline
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.common.pois_algorithm import PoisAlgorithm, warn_of_stochastic_layers
 
@@ -42,15 +48,28 @@ class APOIS(PoisAlgorithm):
     :param delta: 1 minus the confidence of the bound, in (0, 1]; 1 switches its penalty off
     :param bound: surrogate: ``J``, ``max-d2``, ``std-d2``, ``max-ess`` or ``std-ess``
     :param iw_norm: estimator: ``none`` (importance sampling) or ``sn`` (self-normalised)
-    :param center_returns: subtract the batch's mean return before everything; logged surrogates are relative to it
-    :param natural_gradient: precondition the gradient with the inverse Fisher information, by conjugate gradient
+    :param iw_method: what a weight is for: ``trajectory`` weights every episode's return by the ratios of all its steps,
+        ``per-decision`` every step's reward by the ratios up to it
+    :param iw_lambda: with ``per-decision``, how much of the logarithm of a ratio the next step's weight keeps, in [0, 1]: 1
+        is importance sampling; less is biased, leaves the discount out of the sum over the steps, and makes long episodes
+        learnable
+    :param baseline: with ``per-decision``, the control variate: ``none``, ``time`` (a polynomial in the step) or ``linear``
+        (in the observation and its square, too), fitted to the batch
+    :param min_ess: least effective sample size of the weights that a target may have, as a share of their number, in
+        [0, 1); 0 for no limit
+    :param center_returns: subtract the batch's mean return before everything (``per-decision``: at every step its mean
+        reward; with a baseline, its mean at the start); logged surrogates are relative to it
+    :param natural_gradient: precondition the gradient with the inverse Fisher information, by conjugate gradient: that of
+        the episodes' scores, or of single steps with ``per-decision``
     :param fisher_damping: what the natural gradient adds to the diagonal of the Fisher information
     :param n_offline_iters: largest number of line searches per batch
     :param line_search: ``parabolic`` or ``binary``
     :param line_search_max_iter: largest number of trials per line search
-    :param line_search_tol: least gain of a trial and of a line search, in units of return
-    :param line_search_initial_step: gain that the first trial promises, in units of return
-    :param gradient_tol: norm of the gradient below which the optimisation stops, in units of return
+    :param line_search_tol: least gain of a trial and of a line search
+    :param line_search_initial_step: gain that the first trial promises
+    :param gradient_tol: norm of the gradient below which the optimisation stops
+    :param line_search_units: what those three are measured in: ``absolute`` for units of return, as the paper has it, or
+        ``returns`` for standard deviations of the batch's returns
     :param max_chunk_steps: most steps that are evaluated at once; bounds the peak memory of the optimisation
     :param stats_window_size: number of episodes that ``ep_info_buffer`` and ``ep_success_buffer`` keep
     :param tensorboard_log: folder of the tensorboard logs; None for none
@@ -82,6 +101,10 @@ class APOIS(PoisAlgorithm):
         delta: float = 0.4,
         bound: str = "max-d2",
         iw_norm: str = "none",
+        iw_method: str = "trajectory",
+        iw_lambda: float = 1.0,
+        baseline: str = "none",
+        min_ess: float = 0.0,
         center_returns: bool = True,
         natural_gradient: bool = False,
         fisher_damping: float = 1e-2,
@@ -91,6 +114,7 @@ class APOIS(PoisAlgorithm):
         line_search_tol: float = 1e-4,
         line_search_initial_step: float = 1.0,
         gradient_tol: float = 1e-4,
+        line_search_units: str = "absolute",
         max_chunk_steps: int = 16_384,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -100,6 +124,10 @@ class APOIS(PoisAlgorithm):
         device: th.device | str = "cpu",
         _init_setup_model: bool = True,
     ) -> None:
+        self.iw_method = iw_method
+        self.iw_lambda = iw_lambda
+        self.baseline = baseline
+        self.min_ess = min_ess
         self.fisher_damping = fisher_damping
         self.max_chunk_steps = max_chunk_steps
         super().__init__(
@@ -120,6 +148,7 @@ class APOIS(PoisAlgorithm):
             line_search_tol=line_search_tol,
             line_search_initial_step=line_search_initial_step,
             gradient_tol=gradient_tol,
+            line_search_units=line_search_units,
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
@@ -132,11 +161,34 @@ class APOIS(PoisAlgorithm):
             self._setup_model()
 
     def _validate_arguments(self) -> None:
+        check_choice("iw_method", self.iw_method, ("trajectory", "per-decision"))
+        check_choice("baseline", self.baseline, BASELINES)
+        check_number("iw_lambda", self.iw_lambda)
+        if not 0.0 <= self.iw_lambda <= 1.0:
+            raise ValueError(f"iw_lambda is {self.iw_lambda}, but must lie in [0, 1]")
         super()._validate_arguments()
+        self._refuse_combinations()
         check_number("fisher_damping", self.fisher_damping)
         check_integer("max_chunk_steps", self.max_chunk_steps, least=1)
         if not self.fisher_damping > 0.0:
             raise ValueError(f"fisher_damping is {self.fisher_damping}, but must be > 0")
+
+    def _refuse_combinations(self) -> None:
+        if self.iw_method == "trajectory":
+            for name, value, allowed in (("iw_lambda", self.iw_lambda, 1.0), ("baseline", self.baseline, "none")):
+                if value != allowed:
+                    raise ValueError(
+                        f"{name} is {value!r}, but iw_method 'trajectory' goes with {allowed!r} only: it weights whole returns"
+                    )
+        if self.iw_lambda < 1.0 and self.objective.needs_divergence:
+            raise ValueError(
+                f"bound is {self.bound!r} and iw_lambda is {self.iw_lambda}, but weights that forget have no such bound: set "
+                "iw_lambda to 1, or bound to 'J', 'max-ess' or 'std-ess'"
+            )
+
+    @property
+    def objective(self) -> Objective:
+        return dataclasses.replace(super().objective, min_ess=self.min_ess)
 
     def _make_policy(self) -> MlpPolicy:
         if not (isinstance(self.policy_class, type) and issubclass(self.policy_class, MlpPolicy)):
@@ -153,15 +205,53 @@ class APOIS(PoisAlgorithm):
 
     def train(self) -> None:
         """Climb the surrogate of the batch in ``rollout_buffer`` (Metelli et al. 2018, algorithm 1)."""
-        returns = self._informative_returns()
-        if returns is None:
+        surrogate = self._make_surrogate()
+        if surrogate is None:
             return
         parameters = ParameterVector(self.policy)
-        surrogate = make_surrogate(self.policy, self.rollout_buffer, returns, self.objective, self.max_chunk_steps)
-        direction = score_natural_gradient(surrogate, self.fisher_damping) if self.natural_gradient else gradient_direction
+        direction = surrogate.natural_direction(self.fisher_damping) if self.natural_gradient else gradient_direction
         result = optimize_offline(surrogate, parameters.get(), direction, **self._optimization_arguments())
         self._log_optimization(surrogate, result)
         parameters.set(result.theta)
+
+    def _make_surrogate(self) -> ActionSurrogate | None:
+        """The surrogate of the batch; None if there is nothing to learn from it."""
+        if self.iw_method == "trajectory":
+            returns = self._informative_returns()
+            if returns is None:
+                return None
+            return make_surrogate(self.policy, self.rollout_buffer, returns, self.objective, self.max_chunk_steps)
+        gains = self._informative_gains()
+        if gains is None:
+            return None
+        return PerDecisionSurrogate(
+            self.policy, self.rollout_buffer, gains, self.objective, self.iw_lambda, self.max_chunk_steps
+        )
+
+    def _informative_gains(self) -> StepGains | None:
+        """Gains of the batch's steps as the surrogate takes them; None if there is nothing to learn from them."""
+        buffer = self.rollout_buffer
+        layout = EpisodeLayout(th.as_tensor(buffer.episode_lengths, device=self.device))
+        rewards = th.as_tensor(buffer.rewards, dtype=th.float64, device=self.device)
+        # Where the weights forget, the estimate is no longer that of the discounted return, and every step counts alike
+        arguments = (layout, self.gamma, self.iw_lambda == 1.0, self.center_returns)
+        if self.baseline == "none":
+            gains = gains_of_rewards(rewards, *arguments)
+        else:
+            gains = gains_over_baseline(rewards, self._values(layout, rewards), *arguments)
+        if not self._teaches_something(layout.n_episodes, gains.largest > 1e-12 * rewards.abs().max().item()):
+            return None
+        return gains.over(self._choose_unit(gains.of_episodes, fallback=gains.largest))
+
+    def _values(self, layout: EpisodeLayout, rewards: th.Tensor) -> th.Tensor:
+        """The baseline at the states of the batch, shape (n_steps,)."""
+        features = linear_features(self.rollout_buffer, layout) if self.baseline == "linear" else time_features(layout)
+        returns_to_go = layout.returns_to_go(rewards, self.gamma)
+        values = fit_values(features, returns_to_go, layout, self.max_chunk_steps)
+        explained = explained_variance(values.cpu().numpy(), returns_to_go.cpu().numpy())
+        if np.isfinite(explained):  # NaN where the returns to go do not vary
+            self.logger.record("train/explained_variance", float(explained))
+        return values
 
     def _log_policy(self) -> None:
         if hasattr(self.policy, "log_std"):

@@ -18,16 +18,20 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_pois.apois.action_distributions import Params
 from sb3_pois.apois.policies import MlpPolicy
 from sb3_pois.common.ascent import Direction
-from sb3_pois.common.bounds import Objective, Terms
+from sb3_pois.common.bounds import LowerBound, Objective, Terms
 from sb3_pois.common.buffers import EpisodeRolloutBuffer
 from sb3_pois.common.conjugate_gradient import conjugate_gradient
 from sb3_pois.common.divergences import gaussian_renyi_divergence, mean_exponentiated_divergence
+from sb3_pois.common.estimators import per_decision_estimate
+from sb3_pois.common.gains import StepGains
 from sb3_pois.common.importance import self_normalized_weights, sum_per_episode
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.common.surrogate import Surrogate
 
 # Statistics of up to this many numbers are always worth their memory
 SMALL_STATISTICS = 2**22
+# States that the Fisher information of single steps is averaged over
+MAX_FISHER_STEPS = 2000
 
 
 class ActionSurrogate(Surrogate):
@@ -47,6 +51,15 @@ class ActionSurrogate(Surrogate):
         self.policy = policy
         self.buffer = buffer
         self.parameters = ParameterVector(policy)
+
+    def natural_direction(self, damping: float) -> Direction:
+        """
+        Natural gradient by the Fisher information that goes with what the surrogate weights.
+
+        :param damping: what is added to the diagonal of the Fisher information
+        :return: the direction
+        """
+        return score_natural_gradient(self, damping)
 
     def score_products(self, theta: th.Tensor) -> tuple[Callable[[th.Tensor], th.Tensor], Callable[[th.Tensor], th.Tensor]]:
         """
@@ -172,7 +185,7 @@ class DirectSurrogate(ActionSurrogate):
         :param with_divergence: whether the divergence is needed
         :return: the terms of the steps
         """
-        params = self._action_params(chunk.observations, theta)
+        params = self.action_params(chunk.observations, theta)
         log_ratios = self.policy.distribution.log_prob(params, chunk.actions) - chunk.behavioral_log_prob
         if not with_divergence:
             return StepTerms(log_ratios, None)
@@ -186,8 +199,14 @@ class DirectSurrogate(ActionSurrogate):
             for values, chunk in zip(values_of_chunks, self.chunks, strict=True)
         )
 
-    def _action_params(self, observations: PyTorchObs, theta: th.Tensor) -> Params:
-        """Parameters of the action distributions, in float64: the networks' own type loses small ratios."""
+    def action_params(self, observations: PyTorchObs, theta: th.Tensor) -> Params:
+        """
+        Parameters of a target's action distributions, in float64: the networks' own type loses small ratios.
+
+        :param observations: observations, shape (n_states, *obs_shape), or a dict of such
+        :param theta: target parameters, shape (n_params,)
+        :return: parameters of the distributions
+        """
         params = th.func.functional_call(self.policy, self.parameters.split(theta), (observations,))
         return tuple(param.double() for param in params)
 
@@ -199,14 +218,25 @@ class DirectSurrogate(ActionSurrogate):
         log_prob = th.empty(buffer.n_steps, dtype=th.float64, device=device)
         for start in range(0, buffer.n_steps, max_chunk_steps):
             rows = slice(start, start + max_chunk_steps)
-            observations: PyTorchObs
-            if isinstance(buffer.observations, dict):
-                observations = {key: th.as_tensor(obs[rows], device=device) for key, obs in buffer.observations.items()}
-            else:
-                observations = th.as_tensor(buffer.observations[rows], device=device)
+            observations = self._observations(rows)
             actions = th.as_tensor(buffer.actions[rows], device=device)
             index = th.as_tensor(episode_index[rows], device=device)
             yield _Chunk(observations, actions, index, outputs[rows], log_prob[rows])
+
+    def spread_observations(self, n_most: int) -> PyTorchObs:
+        """
+        Observations of steps spread evenly over the batch.
+
+        :param n_most: how many at the most
+        :return: the observations
+        """
+        return self._observations(slice(None, None, -(-self.buffer.n_steps // n_most)))
+
+    def _observations(self, rows: slice) -> PyTorchObs:
+        device, observations = self.returns.device, self.buffer.observations
+        if isinstance(observations, dict):
+            return {key: th.as_tensor(obs[rows], device=device) for key, obs in observations.items()}
+        return th.as_tensor(observations[rows], device=device)
 
     def _evaluate_behavioral_policy(self) -> Params:
         """Fill in the behavioral policy's part of every chunk; returns the parameters that all states share."""
@@ -214,11 +244,62 @@ class DirectSurrogate(ActionSurrogate):
         shared: Params = ()
         with th.no_grad():
             for chunk in self.chunks:
-                params = self._action_params(chunk.observations, theta)
+                params = self.action_params(chunk.observations, theta)
                 chunk.behavioral_outputs.copy_(params[0])
                 chunk.behavioral_log_prob.copy_(self.policy.distribution.log_prob(params, chunk.actions))
                 shared = params[1:]
         return shared
+
+
+class PerDecisionSurrogate(DirectSurrogate):
+    r"""
+    Surrogate whose estimate weights every step's gain by the ratios up to it.
+
+    With ``iw_lambda`` below 1 the weights forget, :math:`\log w_t = \sum_{u \le t} \lambda^{t - u} \log \rho_u`: from
+    per-decision importance sampling at 1 to the one-step ratios of TRPO and PPO at 0. The effective sample size is that of
+    the weights of all steps.
+
+    :param policy: policy that collected the batch, with its behavioral parameters
+    :param buffer: the batch
+    :param gains: what the steps gain
+    :param objective: what to climb
+    :param iw_lambda: how much of a ratio's logarithm the next step's weight keeps, in [0, 1]
+    :param max_chunk_steps: most steps to evaluate at a time
+    """
+
+    def __init__(
+        self,
+        policy: MlpPolicy,
+        buffer: EpisodeRolloutBuffer,
+        gains: StepGains,
+        objective: Objective,
+        iw_lambda: float,
+        max_chunk_steps: int,
+    ) -> None:
+        super().__init__(policy, buffer, gains.of_episodes, objective, max_chunk_steps)
+        self.gains = gains
+        self.iw_lambda = iw_lambda
+
+    def terms_of_steps(self, steps: Sequence[StepTerms]) -> Terms:
+        layout = self.gains.layout
+        log_weights = layout.decayed_sums(th.cat([chunk_steps.log_ratios for chunk_steps in steps]), self.iw_lambda)
+        if steps[0].divergences is None:
+            return Terms(log_weights=log_weights.unsqueeze(1))
+        divergences = th.cat([chunk_steps.divergences for chunk_steps in steps if chunk_steps.divergences is not None])
+        per_episode = sum_per_episode(divergences, layout.episode_index, layout.n_episodes)
+        return Terms(
+            log_weights=log_weights.unsqueeze(1),
+            log_d2=mean_exponentiated_divergence(per_episode).unsqueeze(0),
+            second_moment=self.gains.second_moment(divergences).unsqueeze(0),
+        )
+
+    def natural_direction(self, damping: float) -> Direction:
+        return step_natural_gradient(self, damping)
+
+    def lower_bound(self, terms: Terms) -> LowerBound:
+        gains, is_normalized = self.gains, self.objective.iw_norm == "sn"
+        estimate = per_decision_estimate(terms.log_weights[:, 0], gains.of_steps, gains.after_end, gains.layout, is_normalized)
+        return self.objective.subtract_penalty(estimate.unsqueeze(0) + gains.constant, self.returns, terms)
 
 
 class LinearGaussianSurrogate(ActionSurrogate):
@@ -356,6 +437,35 @@ def score_natural_gradient(surrogate: ActionSurrogate, damping: float) -> Direct
         return conjugate_gradient(
             lambda v: transposed_scores_times(weights * scores_times(v)).detach() + damping * v, gradient
         )
+
+    return direction
+
+
+def step_natural_gradient(surrogate: DirectSurrogate, damping: float) -> Direction:
+    r"""
+    Natural gradient by the Fisher information of single steps, for estimates that weight steps.
+
+    Solves :math:`(F + \lambda I) x = g` by conjugate gradient. F is half the curvature of the mean divergence from the target
+    itself, :math:`D_2(\pi_{\theta + d}(\cdot|s) \| \pi_\theta(\cdot|s)) = d^T F d + O(d^3)`, over some of the batch's
+    states.
+
+    :param surrogate: surrogate of the batch
+    :param damping: lambda, what is added to the diagonal of the Fisher information
+    :return: the direction
+    """
+    observations = surrogate.spread_observations(MAX_FISHER_STEPS)
+
+    def direction(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
+        theta = theta.detach().requires_grad_()
+        params = surrogate.action_params(observations, theta)
+        divergences = surrogate.policy.distribution.renyi_divergence(params, tuple(param.detach() for param in params))
+        (slope,) = th.autograd.grad(divergences.mean(), theta, create_graph=True)
+
+        def fisher_times(v: th.Tensor) -> th.Tensor:
+            (curvature,) = th.autograd.grad((slope * v).sum(), theta, retain_graph=True)
+            return 0.5 * curvature.double() + damping * v
+
+        return conjugate_gradient(fisher_times, gradient)
 
     return direction
 

@@ -29,29 +29,25 @@ class Terms:
     """
     What an objective needs to know of a target.
 
-    :param log_weights: log importance weights, float64, shape (n_episodes, ...)
-    :param log_d2: log exponentiated Rényi divergence of order 2, float64, shape (...); None if not asked for
+    :param log_weights: log importance weights of what is weighted, of episodes or of their steps, float64,
+        shape (n_weights, ...)
+    :param log_d2: log exponentiated Rényi divergence of order 2 of whole episodes, float64, shape (...); None if not asked
+        for
+    :param second_moment: bound on the second moment of what an episode contributes to the estimate, float64, shape (...),
+        where that is not one weight times one return; None elsewhere
     """
 
     log_weights: th.Tensor
     log_d2: th.Tensor | None = None
+    second_moment: th.Tensor | None = None
 
-    def root_inverse_divergence_ess(self) -> th.Tensor:
+    def effective_share(self) -> th.Tensor:
         """
-        One over the root of the effective sample size N / d2 that the divergence gives.
+        Effective sample size of the weights over their number.
 
-        :return: shape (...)
+        :return: share in (0, 1], shape (...)
         """
-        assert self.log_d2 is not None
-        return th.exp(0.5 * (self.log_d2 - math.log(self.log_weights.shape[0])))
-
-    def root_inverse_weights_ess(self) -> th.Tensor:
-        """
-        One over the root of the effective sample size of the weights.
-
-        :return: shape (...)
-        """
-        return effective_sample_size(self.log_weights).rsqrt()
+        return effective_sample_size(self.log_weights) / len(self.log_weights)
 
 
 def confidence_factor(delta: float) -> float:
@@ -70,23 +66,36 @@ def no_penalty(returns: th.Tensor, terms: Terms, delta: float) -> th.Tensor:
 
 
 def max_d2_penalty(returns: th.Tensor, terms: Terms, delta: float) -> th.Tensor:
-    """``max-d2``: c max_i abs(R_i) sqrt(d2 / N)."""
-    return confidence_factor(delta) * returns.abs().max() * terms.root_inverse_divergence_ess()
+    """``max-d2``: c max_i abs(R_i) sqrt(d2 / N), the root being that of a bound on the estimate's variance."""
+    if terms.second_moment is not None:
+        return confidence_factor(delta) * (terms.second_moment / len(returns)).sqrt()
+    return confidence_factor(delta) * returns.abs().max() * _root_inverse_divergence_ess(returns, terms)
 
 
 def std_d2_penalty(returns: th.Tensor, terms: Terms, delta: float) -> th.Tensor:
     """``std-d2``: c std(R) sqrt(d2 / N), with the population standard deviation."""
-    return confidence_factor(delta) * returns.std(correction=0) * terms.root_inverse_divergence_ess()
+    return confidence_factor(delta) * returns.std(correction=0) * _root_inverse_divergence_ess(returns, terms)
 
 
 def max_ess_penalty(returns: th.Tensor, terms: Terms, delta: float) -> th.Tensor:
     """``max-ess``: c max_i abs(R_i) / sqrt(ESS)."""
-    return confidence_factor(delta) * returns.abs().max() * terms.root_inverse_weights_ess()
+    return confidence_factor(delta) * returns.abs().max() * _root_inverse_weights_ess(returns, terms)
 
 
 def std_ess_penalty(returns: th.Tensor, terms: Terms, delta: float) -> th.Tensor:
     """``std-ess``: c std(R) / sqrt(ESS), with the population standard deviation."""
-    return confidence_factor(delta) * returns.std(correction=0) * terms.root_inverse_weights_ess()
+    return confidence_factor(delta) * returns.std(correction=0) * _root_inverse_weights_ess(returns, terms)
+
+
+def _root_inverse_divergence_ess(returns: th.Tensor, terms: Terms) -> th.Tensor:
+    """One over the root of the effective sample size N / d2 that the divergence gives."""
+    assert terms.log_d2 is not None
+    return th.exp(0.5 * (terms.log_d2 - math.log(len(returns))))
+
+
+def _root_inverse_weights_ess(returns: th.Tensor, terms: Terms) -> th.Tensor:
+    """One over the root of the effective sample size of the weights, in episodes."""
+    return (effective_sample_size(terms.log_weights) * (len(returns) / len(terms.log_weights))).rsqrt()
 
 
 class Bound(NamedTuple):
@@ -134,17 +143,22 @@ class Objective:
     :param bound: name of the bound, a key of ``BOUNDS``
     :param iw_norm: name of the estimator, a key of ``ESTIMATORS``
     :param delta: 1 minus the confidence, in (0, 1]; at 1 the penalty and its gradient are exactly 0
+    :param min_ess: least effective sample size of the weights of a feasible target, as a share of their number, in [0, 1)
     :raises ValueError: if a value is not allowed, or the bound does not go with the estimator
     """
 
     bound: str
     iw_norm: str
     delta: float
+    min_ess: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("delta", self.delta)
         if not 0.0 < self.delta <= 1.0:
             raise ValueError(f"delta is {self.delta}, but must lie in (0, 1]")
+        check_number("min_ess", self.min_ess)
+        if not 0.0 <= self.min_ess < 1.0:
+            raise ValueError(f"min_ess is {self.min_ess}, but must lie in [0, 1)")
         check_choice("bound", self.bound, BOUNDS)
         check_choice("iw_norm", self.iw_norm, ESTIMATORS)
         allowed = BOUNDS[self.bound].estimators
@@ -188,8 +202,9 @@ class Objective:
         """
         Lower bound from an estimate.
 
-        A target is feasible when its bound is finite, not all of its weights underflow and, for the bounds with a
-        divergence, its divergence is finite (at delta = 1 too). The value of one that is not is -inf.
+        A target is feasible when its bound is finite, not all of its weights underflow, their effective sample size is
+        not below ``min_ess`` and, for the bounds with a divergence, its divergence is finite (at delta = 1 too). The value
+        of one that is not is -inf.
 
         :param estimate: estimated expected return, shape (...)
         :param returns: episode returns, shape (n_episodes,)
@@ -201,6 +216,8 @@ class Objective:
         value = estimate - penalty
         # Where every weight underflows, the batch says nothing of the target, and no weight of the next would be finite
         feasible = th.isfinite(value) & (th.logsumexp(terms.log_weights, dim=0) > LOG_SMALLEST_WEIGHT)
+        if self.min_ess > 0.0:
+            feasible = feasible & (terms.effective_share() >= self.min_ess)
         if terms.log_d2 is not None and self.needs_divergence:
             feasible = feasible & th.isfinite(terms.log_d2)
         return LowerBound(th.where(feasible, value, th.full_like(value, -math.inf)), estimate, penalty)

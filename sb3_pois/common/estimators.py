@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch as th
 
+from sb3_pois.common.episodes import EpisodeLayout
 from sb3_pois.common.importance import importance_weights, self_normalized_weights
 
 Estimator = Callable[[th.Tensor, th.Tensor], th.Tensor]
@@ -62,6 +63,36 @@ def regression_estimate(log_weights: th.Tensor, returns: th.Tensor) -> th.Tensor
     beta = (deviations * weighted_returns).sum(0) / th.where(varies, variation, th.ones_like(variation))
     beta = th.where(varies, beta, th.zeros_like(beta))
     return (weighted_returns - beta * (weights - 1.0)).mean(0)
+
+
+def per_decision_estimate(
+    step_log_weights: th.Tensor, gains: th.Tensor, after_end: th.Tensor, layout: EpisodeLayout, normalized: bool
+) -> th.Tensor:
+    r"""
+    Per-decision importance sampling: each step's gain is weighted by the ratios up to it (Metelli et al. 2020).
+
+    .. math:: \frac{1}{N} \sum_i \sum_t w_{i,0:t} \, c_{it}
+
+    An episode that has ended counts on with its last weight, so that the mean of every step's weights stays 1. What it
+    gains then depends on the step alone. Self-normalised, each step's weights are divided by their mean over all N
+    episodes.
+
+    :param step_log_weights: log weight of each step, shape (n_steps,)
+    :param gains: discounted gain of each step, in units of return, shape (n_steps,)
+    :param after_end: discounted gain of an episode that has ended, at each step, shape (horizon,)
+    :param layout: where the episodes' steps lie
+    :param normalized: whether to normalise the weights over the episodes at every step
+    :return: estimate in units of return, a scalar
+    """
+    if normalized:
+        weights = th.exp(step_log_weights - step_log_weights.detach().max())
+        totals = layout.sum_over_episodes(weights)
+        weights = weights / totals[layout.step_index]
+        ended = 1.0 - totals.new_zeros(layout.horizon).index_add(0, layout.step_index, weights)
+        return (weights * gains).sum() + (ended * after_end).sum()
+    weights = importance_weights(step_log_weights)
+    gains_after_end = layout.sums_after_end(after_end)
+    return ((weights * gains).sum() + (weights[layout.last_steps] * gains_after_end).sum()) / layout.n_episodes
 
 
 def _like_weights(returns: th.Tensor, log_weights: th.Tensor) -> th.Tensor:

@@ -19,6 +19,7 @@ import torch as th
 StepRule = Callable[[float, float], Generator[float, float, None]]
 
 SMALLEST_STEP = 1e-300
+LARGEST_SHRINKAGE = 0.1
 
 
 class LineSearchResult(NamedTuple):
@@ -48,8 +49,9 @@ def parabolic_steps(initial_step: float, tol: float, eta: float = 2.0) -> Genera
         \epsilon' = \begin{cases} \eta \epsilon & \text{if } \Delta L > \epsilon (2 \eta - 1) / (2 \eta) \\
         \epsilon^2 / (2 (\epsilon - \Delta L)) & \text{otherwise} \end{cases}
 
-    (The inequality in the paper's pseudo-code has the sign of its derivation wrong.) Ends when a trial gains no more
-    than ``tol`` over the one before. A rejected trial halves epsilon and is otherwise forgotten.
+    (The inequality in the paper's pseudo-code has the sign of its derivation wrong.) Epsilon shrinks by no more than a
+    factor of ten: the parabola through a point far below says nothing of the scale near the start. Ends when a trial gains
+    no more than ``tol`` over the one before. A rejected trial halves epsilon and is otherwise forgotten.
 
     :param initial_step: first epsilon, in units of return
     :param tol: least gain from trial to trial, in units of return
@@ -68,7 +70,7 @@ def parabolic_steps(initial_step: float, tol: float, eta: float = 2.0) -> Genera
         if improvement > step * (2.0 * eta - 1.0) / (2.0 * eta):
             step *= eta
         else:
-            step = step**2 / (2.0 * (step - improvement))
+            step = max(step**2 / (2.0 * (step - improvement)), LARGEST_SHRINKAGE * step)
 
 
 def binary_steps(initial_step: float, tol: float) -> Generator[float, float, None]:

@@ -72,6 +72,7 @@ class PoisAlgorithm(BaseAlgorithm):
         line_search_tol: float,
         line_search_initial_step: float,
         gradient_tol: float,
+        line_search_units: str,
         policy_kwargs: dict[str, Any] | None,
         stats_window_size: int,
         tensorboard_log: str | None,
@@ -95,6 +96,7 @@ class PoisAlgorithm(BaseAlgorithm):
         self.line_search_tol = line_search_tol
         self.line_search_initial_step = line_search_initial_step
         self.gradient_tol = gradient_tol
+        self.line_search_units = line_search_units
         self._stats_window_size = stats_window_size  # the name under which SB3 keeps it
         self.seed = seed
         self._validate_arguments()
@@ -115,6 +117,7 @@ class PoisAlgorithm(BaseAlgorithm):
         )
         self._n_dropped_steps = 0
         self._warned_of_small_returns = False
+        self._unit = 1.0
 
     # Construction, validation, life cycle
 
@@ -182,6 +185,7 @@ class PoisAlgorithm(BaseAlgorithm):
         check_choice("iw_norm", self.iw_norm, self.training_estimators)
         _ = self.objective  # refuses what is not allowed
         check_choice("line_search", self.line_search, STEP_RULES)
+        check_choice("line_search_units", self.line_search_units, ("absolute", "returns"))
         for name in ("center_returns", "natural_gradient"):
             check_flag(name, getattr(self, name))
         for name in ("line_search_tol", "gradient_tol"):
@@ -398,20 +402,31 @@ class PoisAlgorithm(BaseAlgorithm):
         :return: float64 returns on the device, shape (n_episodes,); None if there is nothing to learn from them
         """
         returns = self.rollout_buffer.episode_returns(self.gamma)
-        reason = None
-        if len(returns) < 2:
-            reason = "the batch has one episode"
-        elif np.ptp(returns) <= 1e-12 * np.abs(returns).max():
-            reason = "all returns are equal"
-        if reason is not None:
-            self.logger.record("train/is_line_search_success", 0.0)
-            self.logger.record("train/skipped_update", reason, exclude="tensorboard")
+        if not self._teaches_something(len(returns), np.ptp(returns) > 1e-12 * np.abs(returns).max()):
             return None
-        self.logger.name_to_value.pop("train/skipped_update", None)  # of an earlier batch that was not logged yet
         if self.center_returns:
             returns = returns - returns.mean()
-        self._warn_of_small_returns(float(np.abs(returns).max()))
-        return th.as_tensor(returns, dtype=th.float64, device=self.device)
+        if self.line_search_units == "absolute":
+            self._warn_of_small_returns(float(np.abs(returns).max()))
+        returns_on_device = th.as_tensor(returns, dtype=th.float64, device=self.device)
+        return returns_on_device / self._choose_unit(returns_on_device)
+
+    def _teaches_something(self, n_episodes: int, returns_differ: bool) -> bool:
+        """Whether there is anything to learn from the batch; the log says why not."""
+        if n_episodes >= 2 and returns_differ:
+            self.logger.name_to_value.pop("train/skipped_update", None)  # of an earlier batch that was not logged yet
+            return True
+        reason = "all returns are equal" if n_episodes >= 2 else "the batch has one episode"
+        self.logger.record("train/is_line_search_success", 0.0)
+        self.logger.record("train/skipped_update", reason, exclude="tensorboard")
+        return False
+
+    def _choose_unit(self, returns: th.Tensor, fallback: float = 1.0) -> float:
+        """What the surrogate of the batch is measured in, in units of return; remembered for the log."""
+        self._unit = 1.0
+        if self.line_search_units == "returns":
+            self._unit = float(returns.std(correction=0)) or fallback
+        return self._unit
 
     def _warn_of_small_returns(self, largest_return: float) -> None:
         """The tolerances are in units of return: say so once where none of the batch's returns could pass them."""
@@ -419,8 +434,7 @@ class PoisAlgorithm(BaseAlgorithm):
             self._warned_of_small_returns = True
             warnings.warn(
                 f"the largest absolute return of the batch is {largest_return:.3g}, below line_search_tol = "
-                f"{self.line_search_tol:.3g}, so no update can pass it: scale the rewards up or lower line_search_tol, "
-                "gradient_tol and line_search_initial_step",
+                f"{self.line_search_tol:.3g}, so no update can pass it: set line_search_units to 'returns'",
                 stacklevel=2,
             )
 
@@ -467,16 +481,16 @@ class PoisAlgorithm(BaseAlgorithm):
     def _log_optimization(self, surrogate: Surrogate, result: OptimizationResult) -> None:
         """Record how the optimisation went and what the importance weights say about the sample it rests on."""
         record = self.logger.record
-        record("train/surrogate_before", _mean(result.value_before))
-        record("train/surrogate", _mean(result.value))
-        record("train/surrogate_improvement", _mean(result.value - result.value_before))
-        record("train/grad_norm", _mean(result.grad_norm))
+        record("train/surrogate_before", self._unit * _mean(result.value_before))
+        record("train/surrogate", self._unit * _mean(result.value))
+        record("train/surrogate_improvement", self._unit * _mean(result.value - result.value_before))
+        record("train/grad_norm", self._unit * _mean(result.grad_norm))
         record("train/step_size", _mean(result.step_size))
         record("train/n_offline_iters", result.n_iters)
         record("train/n_line_search_evals", result.n_evals)
         record("train/is_line_search_success", _mean(result.is_success))
         for name, value in surrogate.diagnostics(result.theta).items():
-            record(f"train/{name}", value)
+            record(f"train/{name}", self._unit * value if name == "penalty" else value)
 
 
 def warn_of_stochastic_layers(policy: nn.Module) -> None:

@@ -56,9 +56,11 @@ class PPOIS(PoisAlgorithm):
     :param n_offline_iters: largest number of line searches per batch
     :param line_search: ``parabolic`` or ``binary``
     :param line_search_max_iter: largest number of trials per line search
-    :param line_search_tol: least gain of a trial and of a line search, in units of return
-    :param line_search_initial_step: gain that the first trial promises, in units of return
-    :param gradient_tol: norm of the gradient below which the optimisation stops, in units of return
+    :param line_search_tol: least gain of a trial and of a line search
+    :param line_search_initial_step: gain that the first trial promises
+    :param gradient_tol: norm of the gradient below which the optimisation stops
+    :param line_search_units: what those three are measured in: ``absolute`` for units of return, as the paper has it, or
+        ``returns`` for standard deviations of the batch's returns
     :param stats_window_size: number of episodes that ``ep_info_buffer`` and ``ep_success_buffer`` keep
     :param tensorboard_log: folder of the tensorboard logs; None for none
     :param policy_kwargs: keyword arguments of the policy
@@ -98,6 +100,7 @@ class PPOIS(PoisAlgorithm):
         line_search_tol: float = 1e-4,
         line_search_initial_step: float = 1.0,
         gradient_tol: float = 1e-4,
+        line_search_units: str = "absolute",
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -125,6 +128,7 @@ class PPOIS(PoisAlgorithm):
             line_search_tol=line_search_tol,
             line_search_initial_step=line_search_initial_step,
             gradient_tol=gradient_tol,
+            line_search_units=line_search_units,
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
