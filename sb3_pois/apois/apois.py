@@ -61,7 +61,8 @@ class APOIS(PoisAlgorithm):
         reward; with a baseline, its mean at the start); logged surrogates are relative to it
     :param natural_gradient: precondition the gradient with the inverse Fisher information, by conjugate gradient: that of
         the episodes' scores, or of single steps with ``per-decision``
-    :param fisher_damping: what the natural gradient adds to the diagonal of the Fisher information
+    :param fisher_damping: what the natural gradient adds to the diagonal of the Fisher information, with ``per-decision`` in
+        units of the diagonal's mean
     :param n_offline_iters: largest number of line searches per batch
     :param line_search: ``parabolic`` or ``binary``
     :param line_search_max_iter: largest number of trials per line search

@@ -32,6 +32,8 @@ from sb3_pois.common.surrogate import Surrogate
 SMALL_STATISTICS = 2**22
 # States that the Fisher information of single steps is averaged over
 MAX_FISHER_STEPS = 2000
+# Products that the mean of its diagonal is estimated from
+N_PROBES = 3
 
 
 class ActionSurrogate(Surrogate):
@@ -445,12 +447,14 @@ def step_natural_gradient(surrogate: DirectSurrogate, damping: float) -> Directi
     r"""
     Natural gradient by the Fisher information of single steps, for estimates that weight steps.
 
-    Solves :math:`(F + \lambda I) x = g` by conjugate gradient. F is half the curvature of the mean divergence from the target
-    itself, :math:`D_2(\pi_{\theta + d}(\cdot|s) \| \pi_\theta(\cdot|s)) = d^T F d + O(d^3)`, over some of the batch's
-    states.
+    Solves :math:`(F + \lambda f I) x = g` by conjugate gradient, with f the mean of F's diagonal, so that lambda means the
+    same whatever the network, the observations and the standard deviation. F is half the curvature of the divergence from
+    the target itself, averaged over some of the batch's states:
+
+    .. math:: D_2(\pi_{\theta + d}(\cdot|s) \| \pi_\theta(\cdot|s)) = d^T F(s) d + O(d^3)
 
     :param surrogate: surrogate of the batch
-    :param damping: lambda, what is added to the diagonal of the Fisher information
+    :param damping: lambda, what is added to the diagonal of the Fisher information, in units of its mean
     :return: the direction
     """
     observations = surrogate.spread_observations(MAX_FISHER_STEPS)
@@ -463,11 +467,19 @@ def step_natural_gradient(surrogate: DirectSurrogate, damping: float) -> Directi
 
         def fisher_times(v: th.Tensor) -> th.Tensor:
             (curvature,) = th.autograd.grad((slope * v).sum(), theta, retain_graph=True)
-            return 0.5 * curvature.double() + damping * v
+            return 0.5 * curvature.double()
 
-        return conjugate_gradient(fisher_times, gradient)
+        diagonal = damping * _mean_diagonal(fisher_times, gradient)
+        return conjugate_gradient(lambda v: fisher_times(v) + diagonal * v, gradient)
 
     return direction
+
+
+def _mean_diagonal(matrix_times: Callable[[th.Tensor], th.Tensor], like: th.Tensor) -> th.Tensor:
+    """Hutchinson's estimate of the mean of a matrix's diagonal, from the same few random signs every time."""
+    generator = th.Generator().manual_seed(0)
+    signs = 1.0 - 2.0 * th.randint(2, (N_PROBES, len(like)), generator=generator).to(like)
+    return th.stack([(sign * matrix_times(sign)).mean() for sign in signs]).mean()
 
 
 def _sum(tensors: Iterable[th.Tensor]) -> th.Tensor:
