@@ -58,12 +58,12 @@ OPTIONS: dict[str, Any] = dict(
     bound="std-ess",
     delta=0.9,
     min_ess=0.7,
-    gamma=0.99,
+    gamma=0.995,
     natural_gradient=True,
-    fisher_damping=0.1,
+    fisher_damping=10.0,
     n_offline_iters=3,
     line_search_units="returns",
-    policy_kwargs=dict(log_std_init=-1.0),
+    policy_kwargs=dict(log_std_init=-0.5),
 )
 # Task: environment steps, steps of a batch
 TASKS: dict[str, tuple[int, int]] = {
