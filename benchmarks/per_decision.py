@@ -183,8 +183,8 @@ def learning(arguments: argparse.Namespace) -> None:
     table = pd.DataFrame(rows).drop(columns="curve")
     table.to_csv(arguments.folder / "learning.csv", index=False)
     grouped = table.groupby(["task", "contender"], sort=False)
-    print(grouped["mean"].apply(median_and_interval).unstack().to_markdown())
-    print(grouped[["steps", "seconds"]].median().unstack().to_markdown())
+    print(grouped["mean"].apply(median_and_interval).unstack().to_string())
+    print(grouped[["steps", "seconds"]].median().unstack().to_string())
     draw(rows, arguments.folder / "learning.png")
 
 
@@ -258,7 +258,7 @@ def paper(arguments: argparse.Namespace) -> None:
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
         table = pd.DataFrame(pool.imap_unordered(run_paper, jobs))
     table.to_csv(arguments.folder / "paper.csv", index=False)
-    print(table.groupby(["task", "options"]).agg(["min", "median"]).drop(columns="seed").T.to_markdown())
+    print(table.groupby(["task", "options"]).agg(["min", "median"]).drop(columns="seed").T.to_string())
 
 
 ESTIMATES: dict[str, dict[str, Any]] = {
@@ -306,7 +306,7 @@ def variance(arguments: argparse.Namespace) -> None:
                 row[f"variance, {name}"] = np.var(estimates[name]) / np.var(estimates["trajectory"])
             rows.append(row)
             print(row, flush=True)
-    print(pd.DataFrame(rows).to_markdown(index=False, floatfmt=".3g"))
+    print(pd.DataFrame(rows).to_string(index=False, float_format="{:.3g}".format))
 
 
 def cost(arguments: argparse.Namespace) -> None:
@@ -331,8 +331,8 @@ def cost(arguments: argparse.Namespace) -> None:
             seconds[name]["optimisation"].append(took / max(model.logger.name_to_value["train/n_line_search_evals"], 1))
             ParameterVector(model.policy).set(behavioral)
     table = pd.DataFrame({name: {part: np.median(took) for part, took in parts.items()} for name, parts in seconds.items()})
-    print(table.to_markdown(floatfmt=".3f"))
-    print((table.T / table["trajectory"]).to_markdown(floatfmt=".2f"))
+    print(table.to_string(float_format="{:.3f}".format))
+    print((table.T / table["trajectory"]).to_string(float_format="{:.2f}".format))
 
 
 def timed(function: Callable[[], Any]) -> float:

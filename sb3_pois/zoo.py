@@ -39,6 +39,7 @@ try:
         TrialEvalCallback,
         choices_of,
         convert_pois_params,
+        sample_apois_params,
         sample_pois_params,
     )
 except ImportError as error:
@@ -209,7 +210,7 @@ class PoisExperimentManager(ExperimentManager):
 def register() -> None:
     """Make APOIS and PPOIS known to RL Zoo. All its modules hold the same dictionaries, so they are changed in place."""
     ALGOS.update(ALGORITHMS)
-    HYPERPARAMS_SAMPLER.update(dict.fromkeys(ALGORITHMS, sample_pois_params))
+    HYPERPARAMS_SAMPLER.update(apois=sample_apois_params, ppois=sample_pois_params)
     HYPERPARAMS_CONVERTER.update(dict.fromkeys(ALGORITHMS, convert_pois_params))
     rl_zoo3.exp_manager.TrialEvalCallback = TrialEvalCallback  # type: ignore[misc]
     rl_zoo3.train.ExperimentManager = PoisExperimentManager  # type: ignore[misc]

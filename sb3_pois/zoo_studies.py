@@ -17,6 +17,12 @@ from sb3_pois.common.pois_algorithm import DEFAULT_N_EPISODES, PoisAlgorithm
 
 # Sizes of hidden layers; None is the linear policy
 NET_ARCHS: dict[str, list[int] | None] = {"linear": None, "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
+# What APOIS weights, and how far a target may go from the batch
+ESTIMATES: dict[str, dict[str, Any]] = {
+    "trajectory": dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0),
+    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="linear", min_ess=0.3),
+    "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.7),
+}
 NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
 
 
@@ -30,18 +36,33 @@ def sample_pois_params(trial: BaseTrial, n_actions: int, n_envs: int, additional
     :param additional_args: what RL Zoo tells its off-policy samplers
     :return: arguments of the algorithm
     """
-    return convert_pois_params(
-        {
-            "delta": trial.suggest_float("delta", 0.05, 1.0),
-            "bound": trial.suggest_categorical("bound", ["max-d2", "std-d2", "max-ess", "std-ess"]),
-            "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
-            "n_episodes": trial.suggest_int("n_episodes", 10, 200, log=True),
-            "n_offline_iters": trial.suggest_int("n_offline_iters", 2, 50, log=True),
-            "log_std_init": trial.suggest_float("log_std_init", -3.0, 1.0),
-            "learn_std": trial.suggest_categorical("learn_std", [True, False]),
-            "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
-        }
-    )
+    return convert_pois_params(_shared_choices(trial))
+
+
+def sample_apois_params(trial: BaseTrial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    Choose the hyperparameters of APOIS.
+
+    :param trial: the trial that chooses
+    :param n_actions: not used, as are the others: part of RL Zoo's interface
+    :param n_envs: number of environments
+    :param additional_args: what RL Zoo tells its off-policy samplers
+    :return: arguments of the algorithm
+    """
+    return convert_pois_params({**_shared_choices(trial), "estimate": trial.suggest_categorical("estimate", list(ESTIMATES))})
+
+
+def _shared_choices(trial: BaseTrial) -> dict[str, Any]:
+    return {
+        "delta": trial.suggest_float("delta", 0.05, 1.0),
+        "bound": trial.suggest_categorical("bound", ["max-d2", "std-d2", "max-ess", "std-ess"]),
+        "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
+        "n_episodes": trial.suggest_int("n_episodes", 10, 200, log=True),
+        "n_offline_iters": trial.suggest_int("n_offline_iters", 2, 50, log=True),
+        "log_std_init": trial.suggest_float("log_std_init", -3.0, 1.0),
+        "learn_std": trial.suggest_categorical("learn_std", [True, False]),
+        "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
+    }
 
 
 def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +77,10 @@ def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     net_arch = NET_ARCHS[hyperparams.pop("net_arch")]
     if net_arch is not None:
         policy_kwargs["net_arch"] = net_arch
+    if "estimate" in hyperparams:
+        hyperparams.update(ESTIMATES[hyperparams.pop("estimate")])
+        if hyperparams["iw_lambda"] < 1.0:  # which has no bound from the divergence
+            hyperparams["bound"] = hyperparams["bound"].replace("-d2", "-ess")
     if "normalize" in hyperparams:
         hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
     # The budget is in episodes, whatever the hyperparameter file has
@@ -85,9 +110,15 @@ def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> d
             "learn_std": bool(policy_kwargs["learn_std"]),
             "net_arch": next(name for name, net_arch in NET_ARCHS.items() if net_arch == sizes),
         }
+        sample = sample_pois_params
+        if "iw_method" in arguments:
+            sample = sample_apois_params
+            choices["estimate"] = next(
+                name for name, options in ESTIMATES.items() if options == {option: arguments[option] for option in options}
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of numbers outside the ranges
-            chosen = sample_pois_params(FixedTrial(choices), 0, 0, {})
+            chosen = sample(FixedTrial(choices), 0, 0, {})
         return choices if _complete(algorithm, {**hyperparams, **chosen}) == arguments else None
     except (KeyError, StopIteration, TypeError, ValueError):
         return None

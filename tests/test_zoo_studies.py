@@ -85,11 +85,13 @@ def test_reload_of_a_trial_constructs_the_same(algo: str, tmp_path: Path, monkey
         make_manager(tmp_path, algo, trial_id=4, **study).setup_experiment()
 
 
-@pytest.mark.parametrize("algorithm", [APOIS, PPOIS])
-def test_every_choice_is_accepted(algorithm: type[APOIS] | type[PPOIS]) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "sample"), [(APOIS, zoo_studies.sample_apois_params), (PPOIS, zoo_studies.sample_pois_params)]
+)
+def test_every_choice_is_accepted(algorithm: type[APOIS] | type[PPOIS], sample: Callable) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(30):
-        hyperparams = zoo_studies.sample_pois_params(study.ask(), 1, 1, {})
+        hyperparams = sample(study.ask(), 1, 1, {})
         model = algorithm(env="Pendulum-v1", **hyperparams)
         assert model.policy.log_std.detach().numpy() == pytest.approx(hyperparams["policy_kwargs"]["log_std_init"])
         assert model.policy.log_std.requires_grad is hyperparams["policy_kwargs"]["learn_std"]
