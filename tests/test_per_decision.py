@@ -1,6 +1,7 @@
 """Per-decision estimates: hand-computed values, plain loops, sampling, and what their gradient is at the behavioral policy."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sb3_pois.common.estimators import per_decision_estimate
 from sb3_pois.common.gains import StepGains, gains_of_rewards, gains_over_baseline
 from tests.helpers.objectives import objectives
 from tests.helpers.policies import Float64LinearPolicy
-from tests.registry import collect, log_of
+from tests.registry import assert_same_parameters, collect, log_of, parameters_of
 from tests.test_apois_surrogate import POLICY_CASES, DoubleBox
 
 
@@ -249,7 +250,7 @@ def test_discrete_observations_are_one_hot():
 
 # The surrogate
 
-PER_DECISION = dict(iw_method="per-decision")
+PER_DECISION: dict[str, Any] = dict(iw_method="per-decision")
 
 
 def surrogate_of(model, layout, objective, iw_lambda=1.0, baseline=True, max_chunk_steps=10**6, gamma=0.9):
@@ -385,6 +386,21 @@ def test_no_accepted_target_is_below_the_least_effective_sample_size():
         model, layout = a_batch(delta=1.0, bound="J", min_ess=min_ess, iw_lambda=0.9)
         model.train()
         assert min_ess * layout.n_steps <= log_of(model)["train/ess"] < layout.n_steps
+
+
+@pytest.mark.parametrize("baseline", ["none", "time", "linear"])
+def test_episodes_that_all_earn_the_same_teach_nothing(baseline):
+    class Constant(DoubleBox):
+        def step(self, action):
+            observation, _, _, truncated, info = super().step(action)
+            return observation, 1.0, self.steps_left <= -20, truncated, info
+
+    model = APOIS("MlpPolicy", Constant(), n_episodes=6, horizon=9, baseline=baseline, seed=0, **PER_DECISION)
+    collect(model)
+    before = parameters_of(model)
+    model.train()
+    assert_same_parameters(before, parameters_of(model))
+    assert log_of(model)["train/skipped_update"] == "all returns are equal"
 
 
 @pytest.mark.parametrize(

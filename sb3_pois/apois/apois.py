@@ -234,14 +234,16 @@ class APOIS(PoisAlgorithm):
         buffer = self.rollout_buffer
         layout = EpisodeLayout(th.as_tensor(buffer.episode_lengths, device=self.device))
         rewards = th.as_tensor(buffer.rewards, dtype=th.float64, device=self.device)
+        # Where every episode earned the same at every step, a baseline's residuals are its own error and nothing to climb
+        differences = gains_of_rewards(rewards, layout, gamma=1.0, discounted=False, centered=True)
+        if not self._teaches_something(layout.n_episodes, differences.largest > 1e-12 * rewards.abs().max().item()):
+            return None
         # Where the weights forget, the estimate is no longer that of the discounted return, and every step counts alike
         arguments = (layout, self.gamma, self.iw_lambda == 1.0, self.center_returns)
         if self.baseline == "none":
             gains = gains_of_rewards(rewards, *arguments)
         else:
             gains = gains_over_baseline(rewards, self._values(layout, rewards), *arguments)
-        if not self._teaches_something(layout.n_episodes, gains.largest > 1e-12 * rewards.abs().max().item()):
-            return None
         return gains.over(self._choose_unit(gains.of_episodes, fallback=gains.largest))
 
     def _values(self, layout: EpisodeLayout, rewards: th.Tensor) -> th.Tensor:
