@@ -388,6 +388,14 @@ def test_no_accepted_target_is_below_the_least_effective_sample_size():
         assert min_ess * layout.n_steps <= log_of(model)["train/ess"] < layout.n_steps
 
 
+@pytest.mark.parametrize(("iw_lambda", "gamma"), [(1.0, 0.5), (0.9, 1.0)])
+def test_discount_weights_the_steps_unless_the_weights_forget(iw_lambda, gamma):
+    model, _ = a_batch(gamma=0.5, iw_lambda=iw_lambda, bound="J", center_returns=False)
+    model.train()
+    expected = model.rollout_buffer.episode_returns(gamma).mean()
+    assert log_of(model)["train/surrogate_before"] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("baseline", ["none", "time", "linear"])
 def test_episodes_that_all_earn_the_same_teach_nothing(baseline):
     class Constant(DoubleBox):
