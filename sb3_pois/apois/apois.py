@@ -244,7 +244,7 @@ class APOIS(PoisAlgorithm):
             gains = gains_of_rewards(rewards, *arguments)
         else:
             gains = gains_over_baseline(rewards, self._values(layout, rewards), *arguments)
-        return gains.over(self._choose_unit(gains.of_episodes, fallback=gains.largest))
+        return gains.over(self._choose_unit(gains.of_episodes, gains.largest))
 
     def _values(self, layout: EpisodeLayout, rewards: th.Tensor) -> th.Tensor:
         """The baseline at the states of the batch, shape (n_steps,)."""

@@ -83,7 +83,8 @@ def fit_values(features: Features, returns_to_go: th.Tensor, layout: EpisodeLayo
     """
     Predict the returns to go by ridge regression, those of each half of the episodes from the other half.
 
-    Odd and even episodes are the halves.
+    Odd and even episodes are the halves. A prediction stays within the range of what its half earned: beyond the states and
+    times of that half the regression extrapolates, and is worse than no baseline.
 
     :param features: features of the steps
     :param returns_to_go: what to predict, float64, shape (n_steps,)
@@ -94,7 +95,9 @@ def fit_values(features: Features, returns_to_go: th.Tensor, layout: EpisodeLayo
     is_odd = layout.episode_index % 2 == 1
     chunks = [slice(start, start + max_chunk_steps) for start in range(0, layout.n_steps, max_chunk_steps)]
 
-    def coefficients_of(half: th.Tensor) -> th.Tensor:
+    def fit(half: th.Tensor) -> Callable[[th.Tensor], th.Tensor]:
+        if not half.any():
+            return lambda own: own.new_zeros(len(own))
         n_features = features(slice(1)).shape[1]
         gram = RIDGE * th.eye(n_features, dtype=th.float64, device=half.device)
         moments = th.zeros(n_features, dtype=th.float64, device=half.device)
@@ -102,11 +105,12 @@ def fit_values(features: Features, returns_to_go: th.Tensor, layout: EpisodeLayo
             own = features(rows)[half[rows]]
             gram += own.T @ own
             moments += own.T @ returns_to_go[rows][half[rows]]
-        return th.linalg.solve(gram, moments)
+        coefficients, earned = th.linalg.solve(gram, moments), returns_to_go[half]
+        return lambda own: (own @ coefficients).clamp(earned.min(), earned.max())
 
-    of_even_steps, of_odd_steps = coefficients_of(is_odd), coefficients_of(~is_odd)
+    of_even_steps, of_odd_steps = fit(is_odd), fit(~is_odd)
     values = th.empty_like(returns_to_go)
     for rows in chunks:
         own = features(rows)
-        values[rows] = th.where(is_odd[rows], own @ of_odd_steps, own @ of_even_steps)
+        values[rows] = th.where(is_odd[rows], of_odd_steps(own), of_even_steps(own))
     return values

@@ -406,8 +406,6 @@ class PoisAlgorithm(BaseAlgorithm):
             return None
         if self.center_returns:
             returns = returns - returns.mean()
-        if self.line_search_units == "absolute":
-            self._warn_of_small_returns(float(np.abs(returns).max()))
         returns_on_device = th.as_tensor(returns, dtype=th.float64, device=self.device)
         return returns_on_device / self._choose_unit(returns_on_device)
 
@@ -421,11 +419,15 @@ class PoisAlgorithm(BaseAlgorithm):
         self.logger.record("train/skipped_update", reason, exclude="tensorboard")
         return False
 
-    def _choose_unit(self, returns: th.Tensor, fallback: float = 1.0) -> float:
+    def _choose_unit(self, returns: th.Tensor, largest_gain: float = 0.0) -> float:
         """What the surrogate of the batch is measured in, in units of return; remembered for the log."""
         self._unit = 1.0
         if self.line_search_units == "returns":
-            self._unit = float(returns.std(correction=0)) or fallback
+            self._unit = float(returns.std(correction=0))
+            if self._unit <= 1e-6 * largest_gain:  # nothing but rounding
+                self._unit = largest_gain
+        else:
+            self._warn_of_small_returns(float(returns.abs().max()))
         return self._unit
 
     def _warn_of_small_returns(self, largest_return: float) -> None:
