@@ -13,17 +13,17 @@ thread as APOIS took with the same seed. Writes one json file a run, a table and
 
 ``paper``: mean return of the batch at some iterations, 100 episodes a batch.
 
-``variance``: of the estimate of targets at three distances from a policy that has learned a little, over batches of 20
-episodes, for each kind of estimate; relative to that of trajectory weights.
+``variance``: of the estimates of targets at three distances from a policy that has learned a little, over batches of 20
+episodes, relative to that of trajectory weights. The distances are those where the effective sample size of trajectory
+weights is .9, .6 and .3 of the episodes.
 
-``cost``: seconds of the optimisation of one batch of 50 episodes of 1,000 steps.
+``cost``: seconds that the surrogate of a batch of 50 episodes of 1,000 steps takes.
 """
 
 import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import sb3_pois.envs as pois_envs
 from sb3_pois import APOIS
+from sb3_pois.apois.surrogate import ActionSurrogate
 from sb3_pois.common.parameters import ParameterVector
 
 matplotlib.use("Agg")
@@ -278,68 +279,86 @@ def collected(model: APOIS) -> APOIS:
     return model
 
 
+def estimate_by(model: APOIS, name: str) -> ActionSurrogate:
+    """The surrogate of the collected batch that is nothing but one kind of estimate."""
+    options = {"iw_method": "trajectory", "baseline": "none", "iw_lambda": 1.0, **ESTIMATES[name]}
+    for option, value in {**options, "bound": "J", "center_returns": False, "min_ess": 0.0, "iw_norm": "none"}.items():
+        setattr(model, option, value)
+    model.line_search_units = "absolute"
+    surrogate = model._make_surrogate()
+    assert surrogate is not None
+    return surrogate
+
+
+def distance_with_share(surrogate: ActionSurrogate, behavioral: th.Tensor, direction: th.Tensor, share: float) -> float:
+    """How far to go so that the effective sample size of the trajectories' weights is a share of the episodes."""
+
+    def share_at(distance: float) -> float:
+        with th.no_grad():
+            return surrogate.terms(behavioral + distance * direction, with_divergence=False).effective_share().item()
+
+    near, far = 0.0, 1e-3
+    while share_at(far) > share:
+        near, far = far, 2.0 * far
+    for _ in range(20):
+        middle = 0.5 * (near + far)
+        near, far = (middle, far) if share_at(middle) > share else (near, middle)
+    return near
+
+
 def variance(arguments: argparse.Namespace) -> None:
-    """Variance of the estimates at three distances from the behavioral policy, which is random or has learned a little."""
+    """Variance of the estimates at three distances from a behavioral policy that has learned a little."""
     th.set_num_threads(1)
     rows = []
     for task in arguments.tasks or ("CartPole-v1", "Pendulum-v1", "InvertedDoublePendulum-v5"):
         env = make_vec_env(task, N_ENVS, seed=100)
-        model = APOIS("MlpPolicy", env, n_episodes=20, seed=100, gamma=0.99, **{**ESTIMATES["linear baseline"]})
+        model = APOIS("MlpPolicy", env, batch_timesteps=4000, seed=100, **OPTIONS).learn(40_000, log_interval=None)
+        model.batch_timesteps, model.n_episodes = None, 400
         behavioral = ParameterVector(model.policy).get()
-        direction = th.randn(len(behavioral), generator=th.Generator().manual_seed(0))
-        for distance in (0.1, 0.3, 1.0):
-            shift = distance * direction / direction.norm()
-            estimates: dict[str, list[float]] = {name: [] for name in ESTIMATES}
-            for _ in range(arguments.batches):
-                collected(model)
-                model.num_timesteps += 1
-                for name, options in ESTIMATES.items():
-                    for option, default in (("iw_method", "trajectory"), ("baseline", "none"), ("iw_lambda", 1.0)):
-                        setattr(model, option, options.get(option, default))
-                    model.bound, model.center_returns = "J", False
-                    surrogate = model._make_surrogate()
-                    assert surrogate is not None
-                    estimates[name].append(surrogate.value(behavioral + shift).item())
-            row: dict[str, Any] = dict(task=task, distance=distance, **{"mean, trajectory": np.mean(estimates["trajectory"])})
-            row["std, trajectory"] = np.std(estimates["trajectory"])
+        direction = th.randn(len(behavioral), generator=th.Generator().manual_seed(0)) / len(behavioral) ** 0.5
+        whole = estimate_by(collected(model), "trajectory")
+        distances = {share: distance_with_share(whole, behavioral, direction, share) for share in (0.9, 0.6, 0.3)}
+        model.n_episodes = 20
+        estimates: dict[tuple[float, str], list[float]] = {(share, name): [] for share in distances for name in ESTIMATES}
+        for _ in range(arguments.batches):
+            collected(model)
             for name in ESTIMATES:
-                row[f"variance, {name}"] = np.var(estimates[name]) / np.var(estimates["trajectory"])
+                surrogate = estimate_by(model, name)
+                for share, distance in distances.items():
+                    estimates[share, name].append(surrogate.value(behavioral + distance * direction).item())
+        for share in distances:
+            values = {name: np.array(estimates[share, name]) for name in ESTIMATES}
+            row: dict[str, Any] = dict(task=task, ess=share)
+            row.update(mean=values["trajectory"].mean(), std=values["trajectory"].std())
+            row.update({name: own.var() / values["trajectory"].var() for name, own in values.items()})
             rows.append(row)
-            print(row, flush=True)
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.3g}".format))
 
 
 def cost(arguments: argparse.Namespace) -> None:
-    """Seconds of one gradient and of one whole optimisation of a batch of 50 episodes of 1,000 steps, estimate by estimate."""
+    """Seconds that the surrogate of a batch of 50 episodes of 1,000 steps takes, estimate by estimate."""
     th.set_num_threads(1)
     env = make_vec_env("HalfCheetah-v5", 10, seed=0)
     model = collected(APOIS("MlpPolicy", env, n_episodes=50, seed=0))
     names = ("trajectory", "per-decision", "linear baseline", "linear, lambda .95")
-    seconds: dict[str, dict[str, list[float]]] = {name: {"gradient": [], "optimisation": []} for name in names}
     behavioral = ParameterVector(model.policy).get()
+    rows = []
     for _ in range(arguments.rounds):
         for name in names:
-            for option, default in (("iw_method", "trajectory"), ("baseline", "none"), ("iw_lambda", 1.0)):
-                setattr(model, option, ESTIMATES[name].get(option, default))
-            model.bound = "std-ess"
-            surrogate = model._make_surrogate()
-            assert surrogate is not None
-            seconds[name]["gradient"].append(timed(lambda s=surrogate: s.value_and_gradient(behavioral)))
-            ParameterVector(model.policy).set(behavioral)
-            model.n_offline_iters, model.min_ess = 1, 0.7
-            took = timed(model.train)
-            seconds[name]["optimisation"].append(took / max(model.logger.name_to_value["train/n_line_search_evals"], 1))
-            ParameterVector(model.policy).set(behavioral)
-    table = pd.DataFrame({name: {part: np.median(took) for part, took in parts.items()} for name, parts in seconds.items()})
+            start = time.perf_counter()
+            surrogate = estimate_by(model, name)
+            prepared = time.perf_counter()
+            surrogate.value(behavioral)
+            valued = time.perf_counter()
+            surrogate.value_and_gradient(behavioral)
+            rows.append((name, prepared - start, valued - prepared, time.perf_counter() - valued))
+    table = (
+        pd.DataFrame(rows, columns=["estimate", "preparation", "value", "gradient"]).groupby("estimate", sort=False).median()
+    )
+    # what an optimisation of three line searches with five trials each takes
+    table["three searches"] = table["preparation"] + 15 * table["value"] + 3 * table["gradient"]
     print(table.to_string(float_format="{:.3f}".format))
-    print((table.T / table["trajectory"]).to_string(float_format="{:.2f}".format))
-
-
-def timed(function: Callable[[], Any]) -> float:
-    """Seconds that a call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    print((table / table.loc["trajectory"]).to_string(float_format="{:.2f}".format))
 
 
 def main() -> None:

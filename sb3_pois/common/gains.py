@@ -1,6 +1,6 @@
 """What each step of a batch adds to a per-decision estimate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch as th
 
@@ -55,11 +55,10 @@ class StepGains:
         :param unit: the unit, in units of return
         :return: the gains divided by it
         """
-        return StepGains(
-            layout=self.layout,
+        return replace(
+            self,
             of_steps=self.of_steps / unit,
             after_end=self.after_end / unit,
-            discounts=self.discounts,
             constant=self.constant / unit,
             largest=self.largest / unit,
         )
