@@ -17,8 +17,8 @@ from sb3_pois.common.estimators import per_decision_estimate
 from sb3_pois.common.gains import StepGains, gains_of_rewards, gains_over_baseline
 from tests.helpers.objectives import objectives
 from tests.helpers.policies import Float64LinearPolicy
+from tests.helpers.policy_cases import POLICY_CASES, DoubleBox
 from tests.registry import assert_same_parameters, collect, log_of, parameters_of
-from tests.test_apois_surrogate import POLICY_CASES, DoubleBox
 
 
 def double(values):

@@ -4,6 +4,7 @@ The surrogate of APOIS as a function of the policy's parameters.
 An episode's log weight is a sum over its steps of log pi'(a|s) - log pi(a|s), and its divergence a sum over its steps of
 D2(pi'(.|s) || pi(.|s)). :class:`DirectSurrogate` evaluates both step by step, for any policy. For linear-Gaussian
 policies :class:`LinearGaussianSurrogate` gets both from sums over each episode that are computed once per batch.
+:class:`PerDecisionSurrogate` weights the steps of an episode one by one.
 """
 
 import functools
