@@ -31,6 +31,7 @@ class Case:
     :param neutral_options: options with two values that must make no difference beyond rounding
     :param contexts: arguments without which an option has no effect, by option
     :param bad_values: values that the constructor refuses, with what the message says besides name and value
+    :param estimates: arguments that choose what is weighted, and what goes with it
     :param identity_kwargs: arguments with which it solves an identity task
     :param identity_timesteps: number of steps that this takes
     """
@@ -44,6 +45,7 @@ class Case:
     neutral_options: list[tuple[str, Any, Any]]
     contexts: dict[str, dict[str, Any]]
     bad_values: list[tuple[str, Any, str]]
+    estimates: list[dict[str, Any]]
     identity_kwargs: dict[str, Any]
     identity_timesteps: int
 
@@ -143,6 +145,10 @@ CASES = {
             *(("min_ess", value, "finite number") for value in (np.nan, None)),
             *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
         ],
+        estimates=[
+            dict(natural_gradient=True),
+            *(dict(iw_method="per-decision", baseline=baseline, min_ess=0.2) for baseline in ("none", "time", "linear")),
+        ],
         identity_kwargs=dict(n_episodes=200, delta=0.2, seed=0),
         identity_timesteps=20_000,
     ),
@@ -167,6 +173,7 @@ CASES = {
             *(("grouping", value, "'none', 'neuron' and a list of lists") for value in ("layer", None, 3, [1, 2])),
             ("grouping", [[0]], "must be a partition"),
         ],
+        estimates=[dict(grouping=grouping) for grouping in ("none", "neuron", [[0, 2, 4], [1, 3, 5]])],
         identity_kwargs=dict(n_episodes=50, policy_kwargs=dict(net_arch=[]), seed=0),
         identity_timesteps=20_000,
     ),

@@ -240,9 +240,7 @@ def test_returns_of_any_size_leave_finite_parameters(case: Case, scale: float) -
             observation, reward, *rest = super().step(action)
             return observation, scale * reward, *rest
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        model = case.make(ScaledEnv()).learn(72)
+    model = case.make(ScaledEnv()).learn(72)
     assert all(np.isfinite(value).all() for value in parameters_of(model).values())
 
 

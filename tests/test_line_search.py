@@ -198,3 +198,29 @@ def test_a_finite_overshoot_shrinks_the_step_by_no_more_than_ten():
     steps = parabolic_steps(1.0, 1e-4)
     assert next(steps) == 1.0
     assert steps.send(-3.8e28) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("overshoots", [[-100.0, -200.0], [-1e-5, -1e-5, -1e-5], [-3.8e28] * 3, [-1.0, -math.inf, -2.0]])
+def test_no_overshoot_ends_the_search(overshoots):
+    """Far from the start the objective need not rise again towards it, as where one episode has all the weight."""
+    steps = parabolic_steps(1.0, 1e-4)
+    tried = [next(steps)]
+    for improvement in overshoots:
+        tried.append(steps.send(improvement))
+        assert 0.1 <= tried[-1] / tried[-2] <= 0.5 + 1e-9
+    steps.send(0.5 * tried[-1])
+    with pytest.raises(StopIteration):
+        steps.send(0.5 * tried[-1])
+
+
+def test_a_search_ends_where_the_trials_promise_no_more_than_the_tolerance():
+    start = th.zeros(1, dtype=th.float64)
+    result = line_search(lambda x: -1.0 - x.abs(), start, th.zeros(1).double(), th.ones(1), th.ones(1).double(), tol=1e-4)
+    assert th.equal(result.theta, start) and result.n_evals == 6  # 1, 1/6, then tenths of it: 30 without an end
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_plateau_far_below_the_start_is_left(rule):
+    """As of weights: near the start the objective rises, and far away, where one weight is left, it has no trend."""
+    result, _ = search(lambda x: th.where(x < 1e-3, x, -10.0 - th.sin(1e3 * x) ** 2).sum(), [0.0], rule, tol=1e-6)
+    assert 5e-4 < result.improvement.item() < 1e-3

@@ -51,7 +51,8 @@ def parabolic_steps(initial_step: float, tol: float, eta: float = 2.0) -> Genera
 
     (The inequality in the paper's pseudo-code has the sign of its derivation wrong.) Epsilon shrinks by no more than a
     factor of ten: the parabola through a point far below says nothing of the scale near the start. Ends when a trial gains
-    no more than ``tol`` over the one before. A rejected trial halves epsilon and is otherwise forgotten.
+    no more than ``tol`` over the last one that gained, or when one gains nothing although it promised no more than ``tol``.
+    So no overshoot, however large, ends it. A rejected trial halves epsilon and is otherwise forgotten.
 
     :param initial_step: first epsilon, in units of return
     :param tol: least gain from trial to trial, in units of return
@@ -64,9 +65,10 @@ def parabolic_steps(initial_step: float, tol: float, eta: float = 2.0) -> Genera
         if not math.isfinite(improvement):
             step /= 2.0
             continue
-        if improvement <= previous + tol:
+        if improvement <= previous + tol or (improvement <= 0.0 and step <= tol):
             return
-        previous = improvement
+        if improvement > 0.0:
+            previous = improvement
         if improvement > step * (2.0 * eta - 1.0) / (2.0 * eta):
             step *= eta
         else:

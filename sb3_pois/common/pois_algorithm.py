@@ -116,7 +116,6 @@ class PoisAlgorithm(BaseAlgorithm):
             supported_action_spaces=supported_action_spaces,
         )
         self._n_dropped_steps = 0
-        self._warned_of_small_returns = False
         self._unit = 1.0
 
     # Construction, validation, life cycle
@@ -426,19 +425,7 @@ class PoisAlgorithm(BaseAlgorithm):
             self._unit = float(returns.std(correction=0))
             if self._unit <= 1e-6 * largest_gain:  # nothing but rounding
                 self._unit = largest_gain
-        else:
-            self._warn_of_small_returns(float(returns.abs().max()))
         return self._unit
-
-    def _warn_of_small_returns(self, largest_return: float) -> None:
-        """The tolerances are in units of return: say so once where none of the batch's returns could pass them."""
-        if not self._warned_of_small_returns and largest_return < self.line_search_tol:
-            self._warned_of_small_returns = True
-            warnings.warn(
-                f"the largest absolute return of the batch is {largest_return:.3g}, below line_search_tol = "
-                f"{self.line_search_tol:.3g}, so no update can pass it: set line_search_units to 'returns'",
-                stacklevel=2,
-            )
 
     # Logging
 
