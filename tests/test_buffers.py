@@ -23,7 +23,7 @@ def fill(buffer, n_envs, n_vec_steps, episode_of_env, observation=None):
             step_of[e] = step_of.get(e, 0) + 1
         active = episodes >= 0
         obs = np.stack([values, -values], axis=1) if observation is None else observation(values)
-        buffer.add(obs, values[:, None], values, None, episodes, None if active.all() else active)
+        buffer.add(obs, values[:, None], values, episodes, None if active.all() else active)
 
 
 def test_episodes_lie_one_after_the_other():
@@ -61,9 +61,9 @@ def test_returns_against_a_loop(gamma):
 def test_original_rewards_are_kept_beside_the_normalised_ones():
     buffer = EpisodeRolloutBuffer(OBSERVATION_SPACE, ACTION_SPACE)
     for step in range(3):
-        buffer.add(np.zeros((1, 2)), np.zeros((1, 1)), np.array([0.1]), np.array([10.0 + step]), np.array([0]))
-    buffer.pack(np.array([3]))
-    assert buffer.episode_returns()[0] == pytest.approx(0.3)
+        buffer.add(np.zeros((1, 2)), np.zeros((1, 1)), np.array([10.0 + step]), np.array([0]))
+    buffer.pack(np.array([3]), lambda rewards: rewards / 100.0)
+    assert buffer.episode_returns()[0] == pytest.approx(0.33)
     assert buffer.episode_returns(original=True)[0] == pytest.approx(33.0)
 
 
@@ -75,7 +75,7 @@ def test_types_are_kept(monkeypatch):
     images = rng.integers(0, 256, (10, 2, 3, 4, 4)).astype(np.uint8)
     for step in range(10):
         obs = {"image": images[step], "vector": np.full((2, 2), step, dtype=np.float64)}
-        buffer.add(obs, np.array([step, -step]), np.zeros(2), None, np.array([0, 1]))
+        buffer.add(obs, np.array([step, -step]), np.zeros(2), np.array([0, 1]))
     buffer.pack(np.array([10, 10]))
     assert buffer.observations["image"].dtype == np.uint8 and buffer.observations["vector"].dtype == np.float64
     np.testing.assert_array_equal(buffer.observations["image"], np.concatenate([images[:, 0], images[:, 1]]))
@@ -109,7 +109,7 @@ def test_rewards_alone():
 def test_adding_copies_and_reset_forgets():
     buffer = EpisodeRolloutBuffer(OBSERVATION_SPACE, ACTION_SPACE)
     obs, action, reward = np.zeros((1, 2)), np.zeros((1, 1)), np.ones(1)
-    buffer.add(obs, action, reward, None, np.array([0]))
+    buffer.add(obs, action, reward, np.array([0]))
     reward[:] = obs[:] = action[:] = 9.0
     buffer.pack(np.array([1]))
     assert buffer.rewards[0] == 1.0 and not np.asarray(buffer.observations).any() and not np.any(buffer.actions)

@@ -8,7 +8,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnvWrapper, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_pois.common import episode_schedule
 from tests.helpers.batches import assert_stacked, assert_whole, assert_whole_dicts, episodes_of, make_counting
@@ -394,6 +394,58 @@ def test_vec_normalize_is_stored_as_seen_and_logged_as_it_was(case: Case) -> Non
     logged = log_of(model)
     assert logged["rollout/ep_rew_mean"] == 10.0 and logged["rollout/ep_len_mean"] == 4.0
     assert [info["r"] for info in model.ep_info_buffer] == [10.0] * 3
+
+
+def normalized(venv: Any, **kwargs: Any) -> VecNormalize:
+    return VecNormalize(venv, norm_obs=False, **kwargs)
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_batch_of_normalised_rewards_has_one_scale(case: Case, n_envs: int) -> None:
+    """That of the batch's end, for episodes that all earn the same."""
+    venv = normalized(counting_vec_env(n_envs, (4,)))
+    recorder = Recorder("rewards")
+    model = case.make(VecMonitor(VecFrameStack(venv, 2)), n_episodes=60)  # it is found below other wrappers
+    buffer = collect(model, recorder)
+    first_step, last_step = (recorder.steps[i]["rewards"][0] for i in (3, -1))  # both are worth 4
+    assert first_step > 1.2 * last_step, "the scale moves"
+    scale = np.sqrt(venv.ret_rms.var + venv.epsilon)
+    np.testing.assert_allclose(buffer.rewards, buffer.original_rewards / scale, rtol=1e-6)
+    np.testing.assert_allclose(buffer.episode_returns(), 10.0 / scale, rtol=1e-6)
+    assert buffer.original_rewards.tolist() == [1.0, 2.0, 3.0, 4.0] * 60 and buffer.rewards.dtype == np.float32
+
+
+@for_each_algorithm
+def test_normalised_rewards_are_clipped_by_the_scale_of_the_batch(case: Case) -> None:
+    venv = normalized(counting_vec_env(1, (4,)), clip_reward=0.7)
+    buffer = collect(case.make(venv, n_episodes=20))
+    scale = np.sqrt(venv.ret_rms.var + venv.epsilon)
+    np.testing.assert_allclose(buffer.rewards, np.minimum(buffer.original_rewards / scale, 0.7), rtol=1e-6)
+    assert 0 < (buffer.rewards < 0.7).sum() < len(buffer.rewards)
+
+
+@for_each_algorithm
+def test_only_one_wrapper_may_normalise_rewards(case: Case) -> None:
+    inner = normalized(counting_vec_env(2))
+    assert collect(case.make(VecNormalize(inner, norm_reward=False), n_episodes=4)).original_rewards.max() > 1.0
+    with pytest.raises(ValueError, match="2 VecNormalize normalise the rewards"):
+        collect(case.make(normalized(inner), n_episodes=4))
+
+
+@for_each_algorithm
+def test_normalised_rewards_must_not_be_changed_afterwards(case: Case) -> None:
+    class Doubled(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = self.venv.step_wait()
+            return observations, 2.0 * rewards, dones, infos
+
+    assert collect(case.make(normalized(Doubled(counting_vec_env(2))))).original_rewards.max() == 10.0
+    with pytest.raises(ValueError, match="a wrapper around VecNormalize changes the rewards"):
+        collect(case.make(Doubled(normalized(counting_vec_env(2)))))
 
 
 @for_each_algorithm

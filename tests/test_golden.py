@@ -66,7 +66,7 @@ class Batch:
         obs = np.clip(get("ob")[real], -5.0, 5.0).astype(np.float32)
         for row in zip(obs, get("ac")[real], get("rew")[real], episode, strict=True):
             ob, ac, rew, ep = (np.array([x]) for x in row)
-            self.buffer.add(ob, ac, rew, None, ep)
+            self.buffer.add(ob, ac, rew, ep)
         self.buffer.pack(get("lens"))
         self.returns = th.as_tensor(self.buffer.episode_returns(float(get("gamma"))))
 

@@ -1,5 +1,7 @@
 """Storage of a batch of whole episodes, packed one after the other."""
 
+from collections.abc import Callable
+
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike
@@ -82,7 +84,6 @@ class EpisodeRolloutBuffer:
         observations: Observations,
         actions: np.ndarray,
         rewards: np.ndarray,
-        original_rewards: np.ndarray | None,
         episode_of_env: np.ndarray,
         active: np.ndarray | None = None,
     ) -> None:
@@ -91,14 +92,11 @@ class EpisodeRolloutBuffer:
 
         :param observations: observations before the step, shape (n_envs, *obs_shape), or a dict of such
         :param actions: actions as sampled, shape (n_envs, *action_shape)
-        :param rewards: rewards, shape (n_envs,)
-        :param original_rewards: rewards before ``VecNormalize``, shape (n_envs,); None where there is none
+        :param rewards: rewards before any ``VecNormalize``, shape (n_envs,)
         :param episode_of_env: number of the episode that each environment is in, shape (n_envs,)
         :param active: mask of the environments whose step is kept, shape (n_envs,); None keeps all
         """
         self._append("rewards", rewards, active)
-        if original_rewards is not None:
-            self._append("original_rewards", original_rewards, active)
         if self.store_transitions:
             self._append("actions", actions, active)
             if isinstance(observations, dict):
@@ -109,12 +107,14 @@ class EpisodeRolloutBuffer:
                 self._append("observations", observations, active)
         self._episode_of_row.append(episode_of_env.copy() if active is None else episode_of_env[active])
 
-    def pack(self, episode_lengths: np.ndarray) -> None:
+    def pack(self, episode_lengths: np.ndarray, normalize_rewards: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
         """
         Lay the collected steps out episode by episode.
 
         :param episode_lengths: number of steps to keep of the first episodes in launch order, shape (n_episodes,); only
             the last may be shorter than what was collected of it, and what belongs to later episodes is dropped
+        :param normalize_rewards: makes of the environments' rewards those that the algorithm sees, all at once so that
+            one scale serves the whole batch; None for no difference
         """
         self.episode_lengths = np.asarray(episode_lengths, dtype=np.int64)
         order = np.argsort(np.concatenate(self._episode_of_row), kind="stable")
@@ -123,8 +123,9 @@ class EpisodeRolloutBuffer:
         target_row[order] = np.arange(len(order))
         packed = {name: self._columns.pop(name).scatter(target_row, self.n_steps) for name in list(self._columns)}
 
-        self.rewards = packed["rewards"]
-        self.original_rewards = packed.get("original_rewards", self.rewards)
+        self.rewards = self.original_rewards = packed["rewards"]
+        if normalize_rewards is not None:
+            self.rewards = normalize_rewards(self.original_rewards)
         if self.store_transitions:
             self.actions = packed["actions"]
             if self._observation_keys is None:

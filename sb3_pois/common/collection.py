@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.episode_schedule import EpisodeSchedule
@@ -42,6 +42,9 @@ def collect(
     """
     Collect a batch of whole episodes, each from a reset on.
 
+    Where a ``VecNormalize`` normalises the rewards, its scale moves with every step, and one batch must not have several. So
+    the batch's rewards are normalised all at once when it is complete, as ``VecNormalize`` would do it then.
+
     :param env: environments to step
     :param actor: chooses the actions
     :param schedule: says which environment runs which episode, and what the batch keeps
@@ -50,11 +53,12 @@ def collect(
         where an environment is in no episode, its reward is 0, its info is empty and it is not done. When it returns
         False the batch is dropped.
     :return: whether the batch is complete
-    :raises ValueError: if an observation, an action or a reward is not finite, or an episode does not end
+    :raises ValueError: if an observation, an action or a reward is not finite, an episode does not end, or a wrapper changes
+        normalised rewards
     """
     batch.reset()
     to_env_actions = _EnvActions(env.action_space)
-    normalize = unwrap_vec_normalize(env)
+    normalizer = _reward_normalizer(env)
     n_vec_steps = 0
     started = np.zeros(0, dtype=np.int64)
     obs: Observations
@@ -72,7 +76,9 @@ def collect(
         _check_finite("action", actions, schedule, n_vec_steps)
         new_obs, rewards, dones, infos = env.step(to_env_actions(actions, schedule))
         n_vec_steps += 1
-        rewards = rewards.astype(np.float32, copy=False)  # SubprocVecEnv has float64, unlike DummyVecEnv
+        original_rewards = rewards if normalizer is None else _original_rewards(normalizer, rewards)
+        original_rewards = original_rewards.astype(np.float32, copy=False)  # SubprocVecEnv has float64, unlike DummyVecEnv
+        rewards = rewards.astype(np.float32, copy=False)
 
         skipped = [i for i in started.tolist() if RESET_STEP in infos[i]]  # a step that only reset the environment
         active = None if schedule.all_active and not skipped else schedule.active.copy()
@@ -81,11 +87,12 @@ def collect(
             schedule.skip(skipped)
             rewards, dones = np.where(active, rewards, np.float32(0.0)), dones & active
             infos = [info if keep else {} for info, keep in zip(infos, active, strict=True)]
-        _check_finite("reward", rewards, schedule, n_vec_steps)
+        _check_finite("reward", original_rewards, schedule, n_vec_steps)
+        if normalizer is not None:
+            _check_finite("normalised reward", rewards, schedule, n_vec_steps)
         _check_finite("observation", new_obs, schedule, n_vec_steps)
 
-        original_rewards = normalize.get_original_reward() if normalize is not None and normalize.norm_reward else None
-        batch.add(obs, actions, rewards, original_rewards, schedule.episode_of_env, active)
+        batch.add(obs, actions, original_rewards, schedule.episode_of_env, active)
         dones, started = schedule.advance(dones)
         step = dict(obs=obs, actions=actions, new_obs=new_obs, rewards=rewards, dones=dones, infos=infos)
         if not on_step(step):
@@ -93,8 +100,32 @@ def collect(
             return False
         obs, latest_obs = _own(new_obs, latest_obs), new_obs
 
-    batch.pack(schedule.kept_lengths())
+    batch.pack(schedule.kept_lengths(), None if normalizer is None else normalizer.normalize_reward)
     return True
+
+
+def _reward_normalizer(env: VecEnv) -> VecNormalize | None:
+    """The wrapper that normalises the rewards, if there is one."""
+    found = []
+    while isinstance(env, VecEnvWrapper):
+        if isinstance(env, VecNormalize) and env.norm_reward:
+            found.append(env)
+        env = env.venv
+    if len(found) > 1:
+        raise ValueError(
+            f"{len(found)} VecNormalize normalise the rewards one after the other: leave norm_reward to one of them"
+        )
+    return found[0] if found else None
+
+
+def _original_rewards(normalizer: VecNormalize, rewards: np.ndarray) -> np.ndarray:
+    """Rewards of the last step before they were normalised."""
+    original = normalizer.get_original_reward()
+    if not np.array_equal(rewards, normalizer.normalize_reward(original), equal_nan=True):
+        raise ValueError(
+            "a wrapper around VecNormalize changes the rewards, so no one scale fits the batch: wrap it before VecNormalize"
+        )
+    return original
 
 
 class _EnvActions:

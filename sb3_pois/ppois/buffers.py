@@ -1,5 +1,7 @@
 """Storage of a batch of episodes whose controllers were drawn from a hyperpolicy."""
 
+from collections.abc import Callable
+
 import numpy as np
 from gymnasium import spaces
 
@@ -58,13 +60,14 @@ class HyperpolicyBuffer(EpisodeRolloutBuffer):
         assert kept is not None
         self._noise_blocks.append(kept)
 
-    def pack(self, episode_lengths: np.ndarray) -> None:
+    def pack(self, episode_lengths: np.ndarray, normalize_rewards: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
         """
         Lay the collected steps out episode by episode.
 
         :param episode_lengths: number of steps to keep of the first episodes in launch order, shape (n_episodes,)
+        :param normalize_rewards: makes of the environments' rewards those that the algorithm sees; None for no difference
         """
-        super().pack(episode_lengths)
+        super().pack(episode_lengths, normalize_rewards)
         self.noise = np.empty((self.n_episodes, len(self.mean)), dtype=np.float32)
         end = 0
         while self._noise_blocks:
