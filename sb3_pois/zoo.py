@@ -128,7 +128,7 @@ class PoisExperimentManager(ExperimentManager):
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
         if hyperparams.keys() & {"n_episodes", "batch_timesteps"}:  # the budget is one of them: the model's gives way
-            hyperparams = {"n_episodes": None, "batch_timesteps": None, **hyperparams}
+            hyperparams = {"n_episodes": None, "batch_timesteps": None, "finish_last_episode": False, **hyperparams}
         return super()._load_pretrained_agent(hyperparams, env)
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:

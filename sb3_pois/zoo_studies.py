@@ -85,7 +85,8 @@ def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
     # The budget is in episodes, whatever the hyperparameter file has
     policy = "LinearPolicy" if net_arch is None else "MlpPolicy"
-    return {**hyperparams, "batch_timesteps": None, "policy": policy, "policy_kwargs": policy_kwargs}
+    budget = {"batch_timesteps": None, "finish_last_episode": False}
+    return {**hyperparams, **budget, "policy": policy, "policy_kwargs": policy_kwargs}
 
 
 def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any] | None:

@@ -61,6 +61,7 @@ class Case:
 OPTIONS: list[tuple[str, Any, Any]] = [
     ("n_episodes", 6, 12),
     ("batch_timesteps", None, 30),
+    ("finish_last_episode", False, True),
     ("horizon", None, 3),
     ("gamma", 1.0, 0.9),
     ("delta", 0.4, 0.05),
@@ -84,6 +85,7 @@ OPTIONS: list[tuple[str, Any, Any]] = [
 BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("n_episodes", value, "integer >= 1") for value in (0, -3, 2.5, True, "many")),
     *(("batch_timesteps", value, "integer >= 1") for value in (0, -1, 1.5)),
+    *(("finish_last_episode", value, "True or False") for value in (None, 1, "yes")),
     *(("horizon", value, "integer >= 1") for value in (0, -1, 10.0)),
     *(("gamma", value, r"\[0, 1\]") for value in (-0.1, 1.1)),
     *(("gamma", value, "finite number") for value in (np.nan, np.inf, "1", None)),
@@ -129,6 +131,7 @@ CASES = {
         ],
         neutral_options=[("max_chunk_steps", 16_384, 5)],
         contexts={
+            "finish_last_episode": dict(batch_timesteps=30),
             "fisher_damping": dict(natural_gradient=True),
             "iw_lambda": dict(iw_method="per-decision", bound="std-ess"),
             "baseline": dict(iw_method="per-decision"),
@@ -167,7 +170,10 @@ CASES = {
             *(("grouping", "none", grouping) for grouping in ("neuron", [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]])),
         ],
         neutral_options=[],
-        contexts={"grouping": dict(policy_kwargs=dict(net_arch=[2]))},
+        contexts={
+            "finish_last_episode": dict(batch_timesteps=30),
+            "grouping": dict(policy_kwargs=dict(net_arch=[2])),
+        },
         bad_values=[
             *BAD_VALUES,
             *(("grouping", value, "'none', 'neuron' and a list of lists") for value in ("layer", None, 3, [1, 2])),

@@ -72,6 +72,17 @@ def test_two_budgets(case: Case, tmp_path: Path) -> None:
 
 
 @for_each_algorithm
+def test_a_last_episode_is_finished_of_a_budget_in_steps_only(case: Case, tmp_path: Path) -> None:
+    for budget in (dict(n_episodes=5), dict(n_episodes=None)):  # without a budget there are 100 episodes
+        with pytest.raises(ValueError, match="finish_last_episode is True, but .* set batch_timesteps, or .* to False"):
+            case.make(ControlEnv(), finish_last_episode=True, **budget)
+    case.make(ControlEnv(), batch_timesteps=5, finish_last_episode=True).save(tmp_path / "model")
+    assert case.algorithm.load(tmp_path / "model").finish_last_episode is True
+    with pytest.raises(ValueError, match="finish_last_episode is True"):
+        case.algorithm.load(tmp_path / "model", n_episodes=5, batch_timesteps=None)
+
+
+@for_each_algorithm
 def test_regression_says_why_it_is_refused(case: Case) -> None:
     with pytest.raises(ValueError, match=r"iw_norm is 'regression', which jumps .* evaluation only: allowed are 'none', 'sn'"):
         case.make(ControlEnv(), iw_norm="regression")

@@ -125,6 +125,53 @@ def test_budget_of_steps_keeps_whole_episodes_but_the_last(case: Case, n_envs: i
         assert length == (2, 5, 3)[(mark + number) % 3]
 
 
+@for_each_algorithm
+@pytest.mark.parametrize("n_envs", [1, 2, 5])
+@pytest.mark.parametrize("batch_timesteps", [1, 9, 10, 33])
+def test_budget_of_steps_whose_last_episode_is_finished(case: Case, n_envs: int, batch_timesteps: int) -> None:
+    cut = collect(case.make(counting_vec_env(n_envs), batch_timesteps=batch_timesteps))
+    buffer = collect(case.make(counting_vec_env(n_envs), batch_timesteps=batch_timesteps, finish_last_episode=True))
+    assert_whole(buffer)
+    assert buffer.n_episodes == cut.n_episodes and buffer.episode_lengths[:-1].tolist() == cut.episode_lengths[:-1].tolist()
+    assert buffer.n_steps - buffer.episode_lengths[-1] < batch_timesteps <= buffer.n_steps
+    for episode in episodes_of(buffer):
+        mark, number, _ = episode["observations"][0].astype(int)
+        assert len(episode["rewards"]) == (2, 5, 3)[(mark + number) % 3]
+
+
+@for_each_algorithm
+@pytest.mark.parametrize("n_envs", [1, 3, 8, 64])
+def test_law_of_a_budget_of_steps_whose_last_episode_is_finished(case: Case, n_envs: int) -> None:
+    """As :func:`test_law_of_a_budget_of_steps`: the number of episodes, and how many of them are long."""
+    budget, n_batches = 250, 60
+    vec_env = MinimalVecEnv(n_envs, one_or_hundred(n_envs), last_reward=lambda lengths: lengths == 100)
+    model = case.make(vec_env, "LinearPolicy", batch_timesteps=budget, finish_last_episode=True)
+    sample = []
+    for _ in range(n_batches):
+        lengths = collect(model).episode_lengths
+        assert set(lengths.tolist()) <= {1, 100} and lengths.sum() - lengths[-1] < budget <= lengths.sum()
+        sample.append((len(lengths), (lengths == 100).sum(), lengths[-1] == 100))
+
+    draws = np.random.default_rng(0).choice([1, 100], size=(20_000, budget))
+    begins_within = np.cumsum(draws, axis=1) - draws < budget
+    n = begins_within.sum(1)
+    expected = np.stack([n, ((draws == 100) & begins_within).sum(1), draws[np.arange(len(n)), n - 1] == 100], axis=1)
+    standard_errors = expected.std(0) / np.sqrt(n_batches)
+    assert (np.abs(np.mean(sample, axis=0) - expected.mean(0)) <= 3.5 * standard_errors).all()
+
+
+@for_each_algorithm
+def test_an_endless_last_episode_is_an_error_that_names_the_horizon(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_schedule, "MAX_EPISODE_STEPS", 200)
+    vec_env = MinimalVecEnv(2, always(10**9))
+    model = case.make(vec_env, "LinearPolicy", batch_timesteps=10, finish_last_episode=True)
+    with pytest.raises(ValueError, match=r"200 steps: set `horizon`"):
+        model.learn(1)
+    assert vec_env.n_steps == 200
+    model = case.make(vec_env, "LinearPolicy", batch_timesteps=10, finish_last_episode=True, horizon=4)
+    assert collect(model).episode_lengths.tolist() == [4, 4, 4]
+
+
 # Horizon
 
 
@@ -408,8 +455,8 @@ def test_a_batch_of_normalised_rewards_has_one_scale(case: Case, n_envs: int) ->
     recorder = Recorder("rewards")
     model = case.make(VecMonitor(VecFrameStack(venv, 2)), n_episodes=60)  # it is found below other wrappers
     buffer = collect(model, recorder)
-    first_step, last_step = (recorder.steps[i]["rewards"][0] for i in (3, -1))  # both are worth 4
-    assert first_step > 1.2 * last_step, "the scale moves"
+    first, last = (recorder.steps[i]["rewards"][0] for i in (0, -4))  # both are worth 1
+    assert first > 1.2 * last, "the scale moves"
     scale = np.sqrt(venv.ret_rms.var + venv.epsilon)
     np.testing.assert_allclose(buffer.rewards, buffer.original_rewards / scale, rtol=1e-6)
     np.testing.assert_allclose(buffer.episode_returns(), 10.0 / scale, rtol=1e-6)

@@ -54,6 +54,88 @@ def test_step_budget_depends_on_the_lengths_in_launch_order_only(n_envs, budget)
     assert sum(kept) == budget and n_waves == 1
 
 
+@pytest.mark.parametrize("n_envs", [1, 2, 7, 64])
+@pytest.mark.parametrize("budget", [1, 2, 29, 300, 1000])
+@pytest.mark.parametrize("horizon", [None, 10])
+def test_budget_whose_last_episode_is_finished_keeps_exactly_the_episodes_that_begin_within_it(n_envs, budget, horizon):
+    """Those before whose start, in launch order, there are fewer steps than the budget: an oracle that loops over episodes."""
+    for first in range(0, 900, 300):
+        lengths = LENGTHS[first:]
+        expected: list[int] = []
+        while sum(expected) < budget:
+            expected.append(min(int(lengths[len(expected)]), horizon or 10**9))
+        kept, n_vec_steps, _ = run(lengths, n_envs, batch_timesteps=budget, finish_last_episode=True, horizon=horizon)
+        assert kept == expected
+        if n_envs == 1:
+            assert n_vec_steps == sum(expected)
+
+
+def test_the_last_episode_is_finished_and_superfluous_ones_are_stopped():
+    # Episode 0 alone fills the budget: episode 1 runs until it has, and episode 0 on to its end
+    schedule = EpisodeSchedule(2, batch_timesteps=100, finish_last_episode=True)
+    schedule.start_wave()
+    n_running = []
+    for step in range(1, 131):
+        schedule.advance(np.array([step == 130, False]))
+        n_running.append(schedule.n_active)
+    assert n_running == [2] * 99 + [1] * 30 + [0]
+    assert schedule.is_complete and schedule.kept_lengths().tolist() == [130]
+    # Episode 0 ends early, and episode 1 is the last
+    kept, n_vec_steps, _ = run(np.array([60, 300, 1000]), 2, batch_timesteps=100, finish_last_episode=True)
+    assert kept == [60, 300] and n_vec_steps == 300
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_an_endless_last_episode_names_the_horizon(n_envs, monkeypatch):
+    monkeypatch.setattr(episode_schedule, "MAX_EPISODE_STEPS", 50)
+    with pytest.raises(ValueError, match="not ended after 50 steps: set `horizon`"):
+        run(np.full(10, 1000), n_envs, batch_timesteps=10, finish_last_episode=True)
+
+
+def bias_of_the_mean_return(budget, returns_of, finishes):
+    """
+    Of episodes of 1 to 8 steps, all as likely, that earn their return, which is .5 in the mean, with their last step.
+
+    Batches are drawn by the rule that the tests above hold the schedule to.
+    """
+    rng = np.random.default_rng(budget)
+    n_batches = 2_000_000 // budget
+    lengths = rng.integers(1, 9, (n_batches, budget // 2 + 8))
+    returns = returns_of(lengths, rng).astype(float)
+    total, batch = np.cumsum(lengths, axis=1), np.arange(n_batches)
+    last = (total < budget).sum(1)
+    if not finishes:
+        returns[batch, last] *= total[batch, last] == budget
+    return (np.cumsum(returns, axis=1)[batch, last] / (last + 1)).mean() - 0.5
+
+
+def by_chance(lengths, rng):
+    return rng.random(lengths.shape) < 0.5
+
+
+def by_length(lengths, rng):
+    return lengths > 4
+
+
+@pytest.mark.parametrize(
+    "returns_of, cut, finished",
+    [
+        (by_chance, [-0.081, -0.034, -0.009], [0.0, 0.0, 0.0]),
+        (by_length, [-0.088, -0.035, -0.009], [0.042, 0.019, 0.005]),
+    ],
+)
+def test_bias_of_a_budget_of_steps(returns_of, cut, finished):
+    """
+    As docs/apois.md has it, within .003, which is four standard errors.
+
+    A cut loses the last return. Finished, what is left is Cov(R, T) / (E[T] E[N]), since the number N of episodes depends on
+    their lengths T: here Cov(R, T) is 0 or 1, and E[T] 4.5.
+    """
+    for budget, of_cut, of_finished in zip((20, 50, 200), cut, finished, strict=True):
+        assert bias_of_the_mean_return(budget, returns_of, finishes=False) == pytest.approx(of_cut, abs=0.003)
+        assert bias_of_the_mean_return(budget, returns_of, finishes=True) == pytest.approx(of_finished, abs=0.003)
+
+
 @pytest.mark.parametrize("n_envs", [1, 3, 8])
 def test_horizon_cuts_every_episode(n_envs):
     kept, _, _ = run(LENGTHS, n_envs, n_episodes=40, horizon=10)

@@ -86,14 +86,14 @@ def test_train_continue_and_enjoy(algo: str, tmp_path: Path, monkeypatch: pytest
 
 
 def test_continued_training_takes_the_budget_of_the_file(tmp_path: Path) -> None:
-    hyperparams = {"n_episodes": None, "batch_timesteps": 30}
+    hyperparams = {"n_episodes": None, "batch_timesteps": 30, "finish_last_episode": True}
     manager = make_manager(tmp_path, hyperparams=hyperparams)
     manager.save_trained_model(set_up(manager))
     trained_agent = f"{manager.save_path}/POIS-Cartpole-v0.zip"
     model = set_up(make_manager(tmp_path, trained_agent=trained_agent))
-    assert (model.n_episodes, model.batch_timesteps) == (4, None)
+    assert (model.n_episodes, model.batch_timesteps, model.finish_last_episode) == (4, None, False)
     model = set_up(make_manager(tmp_path, trained_agent=trained_agent, hyperparams=hyperparams))
-    assert (model.n_episodes, model.batch_timesteps) == (None, 30)
+    assert (model.n_episodes, model.batch_timesteps, model.finish_last_episode) == (None, 30, True)
 
 
 def flat_parameters(model: APOIS | PPOIS) -> np.ndarray:

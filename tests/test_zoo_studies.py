@@ -239,7 +239,8 @@ def test_a_trial_is_scored_by_what_its_last_batch_led_to(
 
 def test_the_budget_of_the_file_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = record_calls(monkeypatch, "apois")
-    manager = make_manager(tmp_path, "apois", hyperparams={"batch_timesteps": 100}, optimize_hyperparameters=True)
+    budget = {"batch_timesteps": 100, "finish_last_episode": True}
+    manager = make_manager(tmp_path, "apois", hyperparams=budget, optimize_hyperparameters=True)
     manager.setup_experiment()
     manager.objective(optuna.create_study().ask())
     assert calls[0][0]["batch_timesteps"] is None and calls[0][0]["n_episodes"] >= 10

@@ -43,6 +43,7 @@ class APOIS(PoisAlgorithm):
     :param env: environment to learn from: an id, a Gymnasium environment or vector environment, or an SB3 ``VecEnv``
     :param n_episodes: episodes per batch; 100 if ``batch_timesteps`` is not given either
     :param batch_timesteps: steps per batch, instead of ``n_episodes``: whole episodes in launch order, only the last cut
+    :param finish_last_episode: whether that last episode is not cut but run to its end, beyond ``batch_timesteps``
     :param horizon: number of steps after which every episode is cut; None leaves the end to the environment
     :param gamma: discount factor, in [0, 1]
     :param delta: 1 minus the confidence of the bound, in (0, 1]; 1 switches its penalty off
@@ -97,6 +98,7 @@ class APOIS(PoisAlgorithm):
         env: GymEnv | gym.vector.VectorEnv | str | None,
         n_episodes: int | None = None,
         batch_timesteps: int | None = None,
+        finish_last_episode: bool = False,
         horizon: int | None = None,
         gamma: float = 1.0,
         delta: float = 0.4,
@@ -136,6 +138,7 @@ class APOIS(PoisAlgorithm):
             env,
             n_episodes=n_episodes,
             batch_timesteps=batch_timesteps,
+            finish_last_episode=finish_last_episode,
             horizon=horizon,
             gamma=gamma,
             delta=delta,

@@ -18,25 +18,32 @@ class EpisodeSchedule:
     A vector environment cannot reset one environment alone, so an environment whose episode is cut (by the horizon, or
     because its further steps cannot belong to the batch any more) idles until the wave is over: then all are reset.
 
-    With a budget of steps the batch is the shortest run of launched episodes whose lengths sum to the budget, the last
-    one cut. That is a function of the episodes' lengths in launch order alone, hence the same law for any number of
-    environments. An episode is launched only while the steps made so far of the episodes before it are short of the
-    budget, and runs on only while those and its own are.
+    With a budget of steps the batch is the shortest run of launched episodes whose lengths sum to the budget or more. The
+    last one is cut to the budget, or else is run to its end. Either is a function of the episodes' lengths in launch order
+    alone, hence the same law for any number of environments. An episode is launched only while the steps made so far of the
+    episodes before it are short of the budget, and runs on only while those (and its own, where the last is cut) are.
 
     :param n_envs: number of environments
     :param n_episodes: number of episodes of the batch; None where the budget is in steps
     :param batch_timesteps: number of steps of the batch; None where the budget is in episodes
+    :param finish_last_episode: whether a budget of steps is exceeded by the rest of its last episode
     :param horizon: number of steps after which every episode is cut; None for no cut
     :ivar episode_of_env: episode that each environment is in, ``IDLE`` where it is in none, shape (n_envs,)
     :ivar active: mask of the environments that are in an episode, shape (n_envs,)
     """
 
     def __init__(
-        self, n_envs: int, n_episodes: int | None = None, batch_timesteps: int | None = None, horizon: int | None = None
+        self,
+        n_envs: int,
+        n_episodes: int | None = None,
+        batch_timesteps: int | None = None,
+        finish_last_episode: bool = False,
+        horizon: int | None = None,
     ) -> None:
         self.n_envs = n_envs
         self.n_episodes = n_episodes
         self.batch_timesteps = batch_timesteps
+        self.finish_last_episode = finish_last_episode
         self.horizon = horizon
         self.episode_of_env = np.full(n_envs, IDLE)
         self.active = np.zeros(n_envs, dtype=bool)
@@ -115,7 +122,8 @@ class EpisodeSchedule:
             total = np.cumsum(lengths)
             last = int(np.searchsorted(total, self.batch_timesteps))
             lengths = lengths[: last + 1]
-            lengths[last] -= total[last] - self.batch_timesteps
+            if not self.finish_last_episode:
+                lengths[last] -= total[last] - self.batch_timesteps
         return lengths
 
     def _refuse_endless_episodes(self) -> None:
@@ -149,11 +157,13 @@ class EpisodeSchedule:
         self.n_active -= 1
 
     def _stop_superfluous(self) -> None:
-        """Stop the episodes that, with those before them, already have as many steps as the batch may keep."""
+        """Stop the episodes of which the batch can keep no further step."""
         running = np.flatnonzero(self.active).tolist()
         lengths = np.array(self._lengths, dtype=np.int64)
         lengths[self.episode_of_env[running]] = self._steps_of_env[running]
         total = np.cumsum(lengths)
+        if self.finish_last_episode:
+            total -= lengths  # of the episodes before it
         for env in running:
             if total[self.episode_of_env[env]] >= self.batch_timesteps:
                 self._end_episode(env)

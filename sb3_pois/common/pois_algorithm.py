@@ -59,6 +59,7 @@ class PoisAlgorithm(BaseAlgorithm):
         env: GymEnv | gym.vector.VectorEnv | str | None,
         n_episodes: int | None,
         batch_timesteps: int | None,
+        finish_last_episode: bool,
         horizon: int | None,
         gamma: float,
         delta: float,
@@ -83,6 +84,7 @@ class PoisAlgorithm(BaseAlgorithm):
     ) -> None:
         self.n_episodes = n_episodes
         self.batch_timesteps = batch_timesteps
+        self.finish_last_episode = finish_last_episode
         self.horizon = horizon
         self.gamma = gamma
         self.delta = delta
@@ -160,6 +162,12 @@ class PoisAlgorithm(BaseAlgorithm):
             raise ValueError(
                 f"n_episodes is {self.n_episodes} and batch_timesteps is {self.batch_timesteps}: "
                 "a batch has one budget, set the other to None"
+            )
+        check_flag("finish_last_episode", self.finish_last_episode)
+        if self.finish_last_episode and self.batch_timesteps is None:
+            raise ValueError(
+                "finish_last_episode is True, but a budget in episodes finishes every episode: set batch_timesteps, or "
+                "finish_last_episode to False"
             )
         for name in ("n_episodes", "batch_timesteps", "horizon"):
             if getattr(self, name) is not None:
@@ -314,7 +322,7 @@ class PoisAlgorithm(BaseAlgorithm):
         callback.on_rollout_start()
         self.policy.set_training_mode(False)
         n_episodes = DEFAULT_N_EPISODES if self.n_episodes is None and self.batch_timesteps is None else self.n_episodes
-        schedule = EpisodeSchedule(env.num_envs, n_episodes, self.batch_timesteps, self.horizon)
+        schedule = EpisodeSchedule(env.num_envs, n_episodes, self.batch_timesteps, self.finish_last_episode, self.horizon)
         actor = self._make_actor(env.num_envs, np.random.default_rng(self._entropy()))
         n_timesteps_before = self.num_timesteps
         callback.update_locals(locals())
