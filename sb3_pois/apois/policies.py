@@ -8,7 +8,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
@@ -132,6 +132,19 @@ class MlpPolicy(BasePolicy):
             features_extractor_kwargs=self.features_extractor_kwargs,
         )
         return parameters
+
+    def extract_features(self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor) -> th.Tensor:
+        """
+        Preprocess observations and extract their features, in the type of the parameters: SB3 makes float32 of them all.
+
+        :param obs: observations, shape (n_states, *obs_shape), or a dict of such
+        :param features_extractor: features extractor
+        :return: features, shape (n_states, features_dim)
+        """
+        inputs, dtype = preprocess_obs(obs, self.observation_space, self.normalize_images), next(self.parameters()).dtype
+        if isinstance(inputs, dict):
+            return features_extractor({key: values.to(dtype) for key, values in inputs.items()})
+        return features_extractor(inputs.to(dtype))
 
     def forward(self, observation: PyTorchObs) -> Params:
         """

@@ -9,6 +9,8 @@ policies :class:`LinearGaussianSurrogate` gets both from sums over each episode 
 
 import functools
 import itertools
+import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,6 +33,10 @@ from sb3_pois.common.surrogate import Surrogate
 
 # Statistics of up to this many numbers are always worth their memory
 SMALL_STATISTICS = 2**22
+# Steps on which the rounding of float32 is measured, and the expected error of a log weight from which float64 is taken: three
+# of it make the default tolerance of the line search, below which no gain counts
+MAX_PROBED_STEPS = 100
+MAX_ROUNDING_ERROR = 1e-4 / 3.0
 # States that the Fisher information of single steps is averaged over
 MAX_FISHER_STEPS = 2000
 # Products that the mean of its diagonal is estimated from
@@ -111,6 +117,9 @@ class DirectSurrogate(ActionSurrogate):
     ``max_chunk_steps`` steps are evaluated at a time, so that memory does not grow with the batch; a gradient then takes
     two passes, one for the steps' terms and one that carries their gradients back to the parameters.
 
+    The networks are evaluated in float64 where float32 would not do: where the standard deviations are small, or very many
+    steps are summed (:meth:`rounding_error`).
+
     :param policy: policy that collected the batch, with its behavioral parameters
     :param buffer: the batch
     :param returns: episode returns, float64, shape (n_episodes,)
@@ -127,6 +136,7 @@ class DirectSurrogate(ActionSurrogate):
         max_chunk_steps: int,
     ) -> None:
         super().__init__(policy, buffer, returns, objective)
+        self.in_float64 = self._needs_float64()
         # Two passes: what is allocated for good between two passes of a network keeps their memory from being used again
         self.chunks = list(self._make_chunks(buffer, max_chunk_steps))
         self.behavioral_shared_params = self._evaluate_behavioral_policy()
@@ -210,8 +220,57 @@ class DirectSurrogate(ActionSurrogate):
         :param theta: target parameters, shape (n_params,)
         :return: parameters of the distributions
         """
-        params = th.func.functional_call(self.policy, self.parameters.split(theta), (observations,))
-        return tuple(param.double() for param in params)
+        return self._evaluate_policy(observations, theta, self.in_float64)
+
+    def rounding_error(self) -> float:
+        r"""
+        Expected error of the longest episode's log weight if the networks are evaluated in float32.
+
+        A log weight is a sum of T differences of log densities. Where each has an error of standard deviation e, that of the
+        sum is :math:`e \sqrt{2 T}`. Here e is what float32 and float64 make different of the behavioral log densities of some
+        of the batch's steps.
+
+        :return: the error, in nats
+        """
+        rows = np.unique(np.linspace(0, self.buffer.n_steps - 1, MAX_PROBED_STEPS, dtype=np.int64))
+        observations, theta = self._observations(rows), self.parameters.get()
+        actions = th.as_tensor(self.buffer.actions[rows], device=theta.device)
+        with th.no_grad():
+            single, double = (
+                self.policy.distribution.log_prob(self._evaluate_policy(observations, theta, in_float64), actions)
+                for in_float64 in (False, True)
+            )
+        return math.sqrt(2.0 * self.n_summed_steps * float(((single - double) ** 2).mean()))
+
+    @property
+    def n_summed_steps(self) -> float:
+        """How many steps' log ratios the longest log weight is the sum of."""
+        return float(self.buffer.episode_lengths.max())
+
+    def _needs_float64(self) -> bool:
+        """Whether float32 would falsify the log weights; where the policy cannot do without it, that is said."""
+        try:
+            return self.rounding_error() > MAX_ROUNDING_ERROR
+        except Exception as error:  # whatever a module of the user's says to a type that it does not expect
+            reason = str(error).partition("\n")[0]
+            warnings.warn(
+                f"the policy cannot be evaluated in float64 ({reason}), so the importance weights have float32's precision: "
+                "where the standard deviation is small or episodes are very long, they err",
+                stacklevel=2,
+            )
+            return False
+
+    def _evaluate_policy(self, observations: PyTorchObs, theta: th.Tensor, in_float64: bool) -> Params:
+        named = self.parameters.split(theta)
+        if not in_float64:
+            params = th.func.functional_call(self.policy, named, (observations,))
+            return tuple(param.double() for param in params)
+        tensors = {**dict(self.policy.named_parameters()), **dict(self.policy.named_buffers()), **named}
+        tensors = {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
+        params = th.func.functional_call(self.policy, tensors, (observations,))
+        if params[0].dtype != th.float64:
+            raise TypeError(f"its outputs are {params[0].dtype}")
+        return params
 
     def _make_chunks(self, buffer: EpisodeRolloutBuffer, max_chunk_steps: int) -> Iterator[_Chunk]:
         """Split the batch, with room for what the behavioral policy has to say."""
@@ -235,7 +294,7 @@ class DirectSurrogate(ActionSurrogate):
         """
         return self._observations(slice(None, None, -(-self.buffer.n_steps // n_most)))
 
-    def _observations(self, rows: slice) -> PyTorchObs:
+    def _observations(self, rows: slice | np.ndarray) -> PyTorchObs:
         device, observations = self.returns.device, self.buffer.observations
         if isinstance(observations, dict):
             return {key: th.as_tensor(obs[rows], device=device) for key, obs in observations.items()}
@@ -279,9 +338,14 @@ class PerDecisionSurrogate(DirectSurrogate):
         iw_lambda: float,
         max_chunk_steps: int,
     ) -> None:
+        self.iw_lambda = iw_lambda
         super().__init__(policy, buffer, gains.of_episodes, objective, max_chunk_steps)
         self.gains = gains
-        self.iw_lambda = iw_lambda
+
+    @property
+    def n_summed_steps(self) -> float:
+        longest, factor = super().n_summed_steps, self.iw_lambda**2
+        return longest if factor == 1.0 else (1.0 - factor**longest) / (1.0 - factor)
 
     def terms_of_steps(self, steps: Sequence[StepTerms]) -> Terms:
         layout = self.gains.layout
