@@ -19,9 +19,9 @@ from sb3_pois.common.pois_algorithm import DEFAULT_N_EPISODES, PoisAlgorithm
 NET_ARCHS: dict[str, list[int] | None] = {"linear": None, "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
 # What APOIS weights, and how far a target may go from the batch
 ESTIMATES: dict[str, dict[str, Any]] = {
-    "trajectory": dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0, fisher_damping=0.01),
-    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="linear", min_ess=0.3, fisher_damping=10.0),
-    "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.7, fisher_damping=10.0),
+    "trajectory": dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0),
+    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="linear", min_ess=0.3),
+    "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.7),
 }
 NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
 

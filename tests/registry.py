@@ -122,7 +122,7 @@ CASES = {
         ],
         options=[
             *OPTIONS,
-            ("fisher_damping", 0.01, 1.0),
+            ("fisher_damping", 10.0, 0.1),
             ("iw_method", "trajectory", "per-decision"),
             ("iw_lambda", 1.0, 0.5),
             ("baseline", "none", "time"),

@@ -1,4 +1,4 @@
-"""The offline optimisation loop and its conjugate gradient solver."""
+"""The offline optimisation loop."""
 
 import math
 
@@ -6,7 +6,6 @@ import pytest
 import torch as th
 
 from sb3_pois.common.ascent import optimize_offline
-from sb3_pois.common.conjugate_gradient import conjugate_gradient
 
 
 class Function:
@@ -115,14 +114,3 @@ def test_every_group_keeps_its_own_best_and_stops_on_its_own():
     assert result.theta[0].item() == pytest.approx(0.0, abs=1e-2) and result.theta[2].item() == pytest.approx(1.0, abs=1e-2)
     assert (result.value >= result.value_before).all()
     assert result.is_success.tolist() == [True, False, True]
-
-
-def test_conjugate_gradient_solves_a_linear_system():
-    generator = th.Generator().manual_seed(0)
-    root = th.randn(8, 8, generator=generator, dtype=th.float64)
-    matrix, b = root @ root.T + th.eye(8), th.randn(8, generator=generator, dtype=th.float64)
-    solution = conjugate_gradient(lambda v: matrix @ v, b, max_iter=8, tol=0.0)
-    th.testing.assert_close(solution, th.linalg.solve(matrix, b))
-    for max_iter in range(1, 8):
-        assert (conjugate_gradient(lambda v: matrix @ v, b, max_iter=max_iter) @ b).item() > 0.0
-    assert th.equal(conjugate_gradient(lambda v: matrix @ v, th.zeros(8)), th.zeros(8))

@@ -42,7 +42,7 @@ def imports_any(module: str, *packages: str) -> set[str]:
 # Dependency direction: every module may import from the layers below its own, and from the modules named as its friends
 
 LAYERS = [
-    ["common.divergences", "common.importance", "common.episodes", "common.line_search", "common.conjugate_gradient"],
+    ["common.divergences", "common.importance", "common.episodes", "common.line_search", "common.natural_gradient"],
     ["common.arguments", "common.net_arch", "common.array_network", "common.parameters", "common.saving"],
     ["common.estimators", "common.ascent", "common.buffers", "common.episode_schedule", "common.vec_env"],
     ["common.bounds", "common.gains"],

@@ -60,10 +60,9 @@ class APOIS(PoisAlgorithm):
         [0, 1); 0 for no limit
     :param center_returns: subtract the batch's mean return before everything (``per-decision``: at every step its mean
         reward; with a baseline, its mean at the start); logged surrogates are relative to it
-    :param natural_gradient: precondition the gradient with the inverse Fisher information, by conjugate gradient: that of
-        the episodes' scores, or of single steps with ``per-decision``
-    :param fisher_damping: what the natural gradient adds to the diagonal of the Fisher information, with ``per-decision`` in
-        units of the diagonal's mean
+    :param natural_gradient: precondition the gradient with the inverse Fisher information: that of whole episodes, or of
+        single steps with ``per-decision``
+    :param fisher_damping: what the natural gradient adds to the diagonal of the Fisher information, in units of its mean
     :param n_offline_iters: largest number of line searches per batch
     :param line_search: ``parabolic`` or ``binary``
     :param line_search_max_iter: largest number of trials per line search
@@ -110,7 +109,7 @@ class APOIS(PoisAlgorithm):
         min_ess: float = 0.0,
         center_returns: bool = True,
         natural_gradient: bool = False,
-        fisher_damping: float = 1e-2,
+        fisher_damping: float = 10.0,
         n_offline_iters: int = 10,
         line_search: str = "parabolic",
         line_search_max_iter: int = 30,

@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -23,11 +24,11 @@ from sb3_pois.apois.policies import MlpPolicy
 from sb3_pois.common.ascent import Direction
 from sb3_pois.common.bounds import LowerBound, Objective, Terms
 from sb3_pois.common.buffers import EpisodeRolloutBuffer
-from sb3_pois.common.conjugate_gradient import conjugate_gradient
 from sb3_pois.common.divergences import gaussian_renyi_divergence, mean_exponentiated_divergence
 from sb3_pois.common.estimators import per_decision_estimate
 from sb3_pois.common.gains import StepGains
 from sb3_pois.common.importance import self_normalized_weights, sum_per_episode
+from sb3_pois.common.natural_gradient import conjugate_gradient, solve_outer_products
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.common.surrogate import Surrogate
 
@@ -37,6 +38,8 @@ SMALL_STATISTICS = 2**22
 # of it make the default tolerance of the line search, below which no gain counts
 MAX_PROBED_STEPS = 100
 MAX_ROUNDING_ERROR = 1e-4 / 3.0
+# The scores of a batch's episodes are kept up to this many numbers: 512 MiB, and as much again to solve with them
+MAX_SCORES = 2**26
 # States that the Fisher information of single steps is averaged over
 MAX_FISHER_STEPS = 2000
 # Products that the mean of its diagonal is estimated from
@@ -65,26 +68,19 @@ class ActionSurrogate(Surrogate):
         """
         Natural gradient by the Fisher information that goes with what the surrogate weights.
 
-        :param damping: what is added to the diagonal of the Fisher information
+        :param damping: what is added to the diagonal of the Fisher information, in units of its mean
         :return: the direction
         """
         return score_natural_gradient(self, damping)
 
-    def score_products(self, theta: th.Tensor) -> tuple[Callable[[th.Tensor], th.Tensor], Callable[[th.Tensor], th.Tensor]]:
+    @abstractmethod
+    def scores(self, theta: th.Tensor) -> Iterator[th.Tensor]:
         """
-        Products with the matrix S of the episodes' scores, row i the gradient of log w_i, shape (n_episodes, n_params).
+        Scores of the episodes one after the other, the gradients of their log weights.
 
         :param theta: target parameters, shape (n_params,)
-        :return: the functions v -> S v and u -> S^T u, float64
+        :return: float64 scores, each of shape (n_params,)
         """
-
-        def log_weights(parameters: th.Tensor) -> th.Tensor:
-            return self.terms(parameters, with_divergence=False).log_weights[:, 0]
-
-        def scores_times(v: th.Tensor) -> th.Tensor:
-            return th.func.jvp(log_weights, (theta,), (v.to(theta.dtype),))[1]
-
-        return scores_times, lambda u: th.func.vjp(log_weights, theta)[1](u)[0].double()
 
 
 class _Chunk(NamedTuple):
@@ -137,6 +133,7 @@ class DirectSurrogate(ActionSurrogate):
     ) -> None:
         super().__init__(policy, buffer, returns, objective)
         self.in_float64 = self._needs_float64()
+        self.max_chunk_steps = max_chunk_steps
         # Two passes: what is allocated for good between two passes of a network keeps their memory from being used again
         self.chunks = list(self._make_chunks(buffer, max_chunk_steps))
         self.behavioral_shared_params = self._evaluate_behavioral_policy()
@@ -174,20 +171,17 @@ class DirectSurrogate(ActionSurrogate):
             gradient += th.autograd.grad(product, theta)[0]
         return value.detach(), gradient
 
-    def score_products(self, theta: th.Tensor) -> tuple[Callable[[th.Tensor], th.Tensor], Callable[[th.Tensor], th.Tensor]]:
-        def log_weights(chunk: _Chunk) -> Callable[[th.Tensor], th.Tensor]:
-            return lambda parameters: sum_per_episode(
-                self.step_terms(parameters, chunk, with_divergence=False).log_ratios, chunk.episode_index, self.n_episodes
-            )
-
-        def scores_times(v: th.Tensor) -> th.Tensor:
-            v = v.to(theta.dtype)
-            return _sum(th.func.jvp(log_weights(chunk), (theta,), (v,))[1] for chunk in self.chunks)
-
-        def transposed_scores_times(u: th.Tensor) -> th.Tensor:
-            return _sum(th.func.vjp(log_weights(chunk), theta)[1](u)[0].double() for chunk in self.chunks)
-
-        return scores_times, transposed_scores_times
+    def scores(self, theta: th.Tensor) -> Iterator[th.Tensor]:
+        theta = theta.detach().requires_grad_()
+        ends = self.buffer.episode_lengths.cumsum().tolist()
+        for start, end in itertools.pairwise([0, *ends]):
+            score = th.zeros_like(theta, dtype=th.float64)
+            for first in range(start, end, self.max_chunk_steps):
+                rows = slice(first, min(first + self.max_chunk_steps, end))
+                params = self.action_params(self._observations(rows), theta)
+                actions = th.as_tensor(self.buffer.actions[rows], device=theta.device)
+                score += th.autograd.grad(self.policy.distribution.log_prob(params, actions).sum(), theta)[0]
+            yield score
 
     def step_terms(self, theta: th.Tensor, chunk: _Chunk, with_divergence: bool) -> StepTerms:
         """
@@ -415,6 +409,21 @@ class LinearGaussianSurrogate(ActionSurrogate):
         log_d2 = self._log_d2(log_std, squared_shift).unsqueeze(0) if with_divergence else None
         return Terms(log_weights=log_weights.unsqueeze(1), log_d2=log_d2)
 
+    def scores(self, theta: th.Tensor) -> Iterator[th.Tensor]:
+        mean, log_std = self._mean_and_log_std(theta.detach())
+        shift, precision = mean - self.behavioral_mean, th.exp(-2.0 * log_std)
+        # With the target's residuals e' = a - M' s: sum_t e' s, and sum_t e'^2 less its part under the target
+        residual_s = self.sum_es - shift @ self.sum_ss  # (N, k, d)
+        squares = self.sum_ee - ((self.sum_es + residual_s) * shift).sum(2)  # (N, k)
+        mean_scores = precision.unsqueeze(1) * residual_s
+        n_inputs = self.policy.action_net.in_features
+        named = {
+            "action_net.weight": mean_scores[:, :, :n_inputs],
+            "action_net.bias": mean_scores[:, :, n_inputs:],
+            "log_std": precision * squares - self.lengths.unsqueeze(1),
+        }
+        yield from th.cat([named[name].flatten(1) for name in self.parameters.parameters], dim=1)
+
     def _log_d2(self, log_std: th.Tensor, squared_shift: th.Tensor) -> th.Tensor:
         """Divergence of the trajectories: what a change of std costs per step, and the mean's shift over all steps."""
         zero = th.zeros_like(log_std)
@@ -483,27 +492,39 @@ def make_surrogate(
 
 def score_natural_gradient(surrogate: ActionSurrogate, damping: float) -> Direction:
     r"""
-    Natural gradient of APOIS: solves F x = g by conjugate gradient (Metelli et al. 2018, section 4.3).
+    Natural gradient by the Fisher information of whole episodes (Metelli et al. 2018, section 4.3).
 
-    F is the importance-weighted outer product of the trajectories' scores, with self-normalised weights, plus damping:
+    Solves :math:`(F + \lambda f I) x = g`, exactly unless the scores are more than ``MAX_SCORES`` numbers. F is the outer
+    product of the episodes' scores with self-normalised weights, and f the mean of its diagonal, so that lambda means the
+    same whatever the episodes' length, the network, the observations and the standard deviation:
 
-    .. math:: F = \sum_i \tilde w_i \Big(\sum_t \nabla \log \pi'\Big) \Big(\sum_t \nabla \log \pi'\Big)^T + \lambda I
+    .. math:: F = \sum_i \tilde w_i \Big(\sum_t \nabla \log \pi'\Big) \Big(\sum_t \nabla \log \pi'\Big)^T
 
     (The reference code uses minus a Hessian instead.)
 
     :param surrogate: surrogate of the batch
-    :param damping: lambda, what is added to the diagonal of the Fisher information
+    :param damping: lambda, what is added to the diagonal of the Fisher information, in units of its mean
     :return: the direction
     """
 
     def direction(theta: th.Tensor, gradient: th.Tensor) -> th.Tensor:
-        scores_times, transposed_scores_times = surrogate.score_products(theta)
         with th.no_grad():
             log_weights = surrogate.terms(theta, with_divergence=False).log_weights[:, 0]
         weights = self_normalized_weights(log_weights)
-        return conjugate_gradient(
-            lambda v: transposed_scores_times(weights * scores_times(v)).detach() + damping * v, gradient
-        )
+        if len(weights) * len(theta) <= MAX_SCORES:
+            scores = th.stack(list(surrogate.scores(theta)))
+            mean_diagonal = weights @ scores.square().mean(1)
+            return solve_outer_products(scores, weights, damping * mean_diagonal, gradient)
+
+        def weighted_scores() -> Iterator[tuple[th.Tensor, th.Tensor]]:
+            return zip(weights, surrogate.scores(theta), strict=True)
+
+        diagonal = damping * _sum(weight * score.square().mean() for weight, score in weighted_scores())
+
+        def damped_fisher_times(v: th.Tensor) -> th.Tensor:
+            return _sum(weight * (score @ v) * score for weight, score in weighted_scores()) + diagonal * v
+
+        return conjugate_gradient(damped_fisher_times, gradient)
 
     return direction
 
