@@ -90,6 +90,7 @@ class LandingPid(Controller):
     """Three PID loops, whose gains are the parameters in the order of ``GAINS``."""
 
     n_params = len(GAINS)
+    param_names = tuple(GAINS)
 
     def act(self, params: np.ndarray, observations: np.ndarray) -> np.ndarray:
         """

@@ -26,6 +26,7 @@ class Case:
     :param kwargs: arguments that make a batch small
     :param has_modules: whether its networks are torch modules of the policy, with a features extractor, also for images
     :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
+    :param std_groups: names under which the log has the standard deviations of an ``MlpPolicy`` with one action
     :param more_policies: policies, with arguments that only this algorithm's have
     :param options: its options, each with two values that have to make a difference
     :param neutral_options: options with two values that must make no difference beyond rounding
@@ -40,6 +41,7 @@ class Case:
     kwargs: dict[str, Any]
     has_modules: bool
     has_std_for_discrete_actions: bool
+    std_groups: tuple[str, ...]
     more_policies: list[tuple[Any, dict[str, Any]]]
     options: list[tuple[str, Any, Any]]
     neutral_options: list[tuple[str, Any, Any]]
@@ -68,6 +70,7 @@ OPTIONS: list[tuple[str, Any, Any]] = [
     ("delta", 0.4, 1.0),
     *(("bound", "max-d2", bound) for bound in ("J", "std-d2", "max-ess", "std-ess")),
     ("iw_norm", "none", "sn"),
+    ("min_ess", 0.0, 0.95),
     ("center_returns", True, False),
     ("natural_gradient", True, False),
     ("n_offline_iters", 10, 1),
@@ -93,6 +96,8 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("delta", value, "finite number") for value in (np.nan, None, True)),
     *(("bound", value, "'max-d2'") for value in ("max-d3", "", None, "j", ["J"])),
     *(("iw_norm", value, "'none', 'sn'") for value in ("regression", "SN", None, True)),
+    *(("min_ess", value, r"\[0, 1\)") for value in (-0.1, 1.0)),
+    *(("min_ess", value, "finite number") for value in (np.nan, None)),
     *(("center_returns", value, "True or False") for value in (None, 1, "yes")),
     *(("natural_gradient", value, "True or False") for value in (None, 0, "no")),
     *(("n_offline_iters", value, "integer >= 1") for value in (0, -1, 1.5, None)),
@@ -117,6 +122,7 @@ CASES = {
         kwargs=dict(n_episodes=6, seed=0),
         has_modules=True,
         has_std_for_discrete_actions=False,
+        std_groups=(),
         more_policies=[
             ("MlpPolicy", dict(features_extractor_class=ScalingExtractor, features_extractor_kwargs=dict(features_dim=6)))
         ],
@@ -127,7 +133,6 @@ CASES = {
             ("iw_lambda", 1.0, 0.5),
             ("baseline", "none", "time"),
             ("baseline", "none", "linear"),
-            ("min_ess", 0.0, 0.95),
         ],
         neutral_options=[("max_chunk_steps", 16_384, 5)],
         contexts={
@@ -144,8 +149,6 @@ CASES = {
             *(("iw_lambda", value, r"\[0, 1\]") for value in (-0.1, 1.1)),
             *(("iw_lambda", value, "finite number") for value in (np.nan, None, "1")),
             *(("baseline", value, "'none', 'time', 'linear'") for value in (None, "gae")),
-            *(("min_ess", value, r"\[0, 1\)") for value in (-0.1, 1.0)),
-            *(("min_ess", value, "finite number") for value in (np.nan, None)),
             *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
         ],
         estimates=[
@@ -160,6 +163,7 @@ CASES = {
         kwargs=dict(n_episodes=6, seed=0),
         has_modules=False,
         has_std_for_discrete_actions=True,
+        std_groups=tuple(f"layer_{layer}.{kind}" for layer in range(3) for kind in ("weight", "bias")),
         more_policies=[
             ("LinearPolicy", dict(mean_init=np.arange(3), log_std_init=-1.0)),
             ("MlpPolicy", dict(mean_init="controller")),

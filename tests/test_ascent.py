@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch as th
+from scipy import optimize
 
 from sb3_pois.common.ascent import optimize_offline
+from sb3_pois.common.line_search import Box
 
 
 class Function:
@@ -114,3 +117,35 @@ def test_every_group_keeps_its_own_best_and_stops_on_its_own():
     assert result.theta[0].item() == pytest.approx(0.0, abs=1e-2) and result.theta[2].item() == pytest.approx(1.0, abs=1e-2)
     assert (result.value >= result.value_before).all()
     assert result.is_success.tolist() == [True, False, True]
+
+
+HESSIAN = th.tensor([[4.0, 1.5, -0.5], [1.5, 2.0, 0.3], [-0.5, 0.3, 1.0]], dtype=th.float64)
+DIRECTIONS = {
+    "gradient": lambda theta, g: g,
+    "diagonal": lambda theta, g: g / HESSIAN.diagonal(),
+    "Newton": lambda theta, g: th.linalg.solve(HESSIAN, g),
+}
+
+
+@pytest.mark.parametrize("rule", ["parabolic", "binary"])
+@pytest.mark.parametrize("name", list(DIRECTIONS))
+def test_climbs_to_the_maximum_within_a_box(name, rule):
+    """Parameters at their limits stay there and the others go on, where scipy's bounded optimiser goes too."""
+    limits = np.array([[-0.5, 0.4], [-np.inf, np.inf], [-0.3, 2.0]])
+
+    def coupled(theta):
+        return -0.5 * (theta - START) @ HESSIAN @ (theta - START)
+
+    oracle = optimize.minimize(lambda x: -coupled(th.as_tensor(x)).item(), np.zeros(3), bounds=limits, tol=1e-12)
+    box = Box(*th.as_tensor(limits).unbind(1))
+    assert (oracle.x == limits[:, 1]).any() or (oracle.x == limits[:, 0]).any()
+    kwargs = dict(n_iters=100, rule=rule, tol=1e-12, gradient_tol=1e-9)
+    result = optimize_offline(Function(coupled), th.zeros(3).double(), DIRECTIONS[name], box=box, **kwargs)
+    np.testing.assert_allclose(result.theta, oracle.x, atol=1e-3)
+    assert (box.project(result.theta) == result.theta).all()
+
+
+def test_a_corner_of_the_box_ends_the_optimisation():
+    box = Box(th.full((3,), -1.0).double(), th.full((3,), 1.0).double())
+    result = optimize_offline(Function(lambda theta: theta.sum()), th.zeros(3).double(), box=box, n_iters=10)
+    assert result.theta.tolist() == [1.0, 1.0, 1.0] and result.n_iters == 1

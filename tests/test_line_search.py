@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch as th
 
-from sb3_pois.common.line_search import STEP_RULES, line_search, parabolic_steps
+from sb3_pois.common.line_search import STEP_RULES, Box, line_search, parabolic_steps
 
 RULES = list(STEP_RULES)
 
@@ -224,3 +225,62 @@ def test_a_plateau_far_below_the_start_is_left(rule):
     """As of weights: near the start the objective rises, and far away, where one weight is left, it has no trend."""
     result, _ = search(lambda x: th.where(x < 1e-3, x, -10.0 - th.sin(1e3 * x) ** 2).sum(), [0.0], rule, tol=1e-6)
     assert 5e-4 < result.improvement.item() < 1e-3
+
+
+BOXES = {
+    "wide": ([-9.0, -9.0, -9.0], [9.0, 9.0, 9.0]),
+    "one limit": ([-math.inf, -math.inf, -math.inf], [0.5, math.inf, math.inf]),
+    "two limits": ([-0.2, -math.inf, -0.1], [0.1, math.inf, math.inf]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", list(BOXES))
+def test_search_in_a_box_is_the_search_over_the_projected_path(name, rule):
+    """Against the same search, without a box, of what numpy's clipping makes of the objective, and against a grid."""
+    target, curvature = np.array([2.0, 3.0, -4.0]), np.array([2.0, 0.5, 1.0])
+    start, direction = np.zeros(3), curvature * target
+    lower, upper = map(np.array, BOXES[name])
+    trials = []
+
+    def value_of(points):
+        return -0.5 * (curvature * (points - target) ** 2).sum(-1)
+
+    def objective(theta):
+        trials.append(theta.numpy())
+        return th.as_tensor(value_of(theta.numpy())).reshape(1)
+
+    def clipped_objective(theta):
+        return th.as_tensor(value_of(np.clip(theta.numpy(), lower, upper))).reshape(1)
+
+    where = (th.as_tensor(start), th.as_tensor(value_of(start)).reshape(1), th.as_tensor(direction))
+    slope = th.as_tensor((direction**2).sum()).reshape(1)
+    box = Box(th.as_tensor(lower), th.as_tensor(upper))
+    result = line_search(objective, *where, slope, rule=rule, box=box)
+    oracle = line_search(clipped_objective, *where, slope, rule=rule)
+    np.testing.assert_array_equal(result.theta, np.clip(oracle.theta.numpy(), lower, upper))
+    assert result.value == oracle.value and result.n_evals == oracle.n_evals and result.step_size == oracle.step_size
+    assert result.value.item() == value_of(result.theta.numpy()), "what was measured is what is kept"
+    assert all((lower <= trial).all() and (trial <= upper).all() for trial in trials)
+    path = np.clip(np.linspace(0.0, 5.0, 20_001)[:, None] * direction, lower, upper)
+    highest = value_of(path).max()
+    assert value_of(start) < result.value.item() <= highest + 1e-6
+    if name != "wide":
+        assert (np.abs(result.theta.numpy() - direction * result.step_size.item()) > 0.01).any(), "a limit was met"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_limits_that_are_not_met_change_nothing(rule):
+    def function(x):
+        return (x.sin() - 0.05 * x**2).sum()
+
+    box = Box(th.tensor([-50.0, -math.inf]).double(), th.tensor([50.0, 50.0]).double())
+    without, within = (search(function, [0.3, 1.0], rule, **kwargs)[0] for kwargs in ({}, dict(box=box)))
+    assert th.equal(without.theta, within.theta) and without.n_evals == within.n_evals
+
+
+def test_what_a_box_leaves_of_a_direction():
+    box = Box(th.tensor([0.0, 0.0, 0.0, 0.0, -math.inf]), th.tensor([1.0, 1.0, 1.0, 1.0, math.inf]))
+    theta = th.tensor([0.0, 0.0, 1.0, 1.0, 7.0])
+    left = box.inward(theta, th.tensor([-2.0, 2.0, -3.0, 3.0, 5.0]))
+    assert left.tolist() == [0.0, 2.0, -3.0, 0.0, 5.0]

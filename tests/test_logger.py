@@ -40,6 +40,10 @@ TRAIN_KEYS = {
 }
 
 
+def train_keys(case: Case) -> set[str]:
+    return TRAIN_KEYS | {f"train/std/{name}" for name in case.std_groups}
+
+
 class PlainEnv(ControlEnv):
     """A :class:`ControlEnv` that knows no success."""
 
@@ -61,7 +65,7 @@ def run(case: Case, folder: Path, env: Any, n_steps: int = 24, formats: tuple[st
 @for_each_algorithm
 def test_csv_keys(case: Case, tmp_path: Path) -> None:
     run(case, tmp_path, PlainEnv())
-    assert set(read_csv(tmp_path)[0]) == ROLLOUT_KEYS | TIME_KEYS | TRAIN_KEYS
+    assert set(read_csv(tmp_path)[0]) == ROLLOUT_KEYS | TIME_KEYS | train_keys(case)
 
 
 @for_each_algorithm
@@ -71,7 +75,7 @@ def test_tensorboard_keys(case: Case, tmp_path: Path) -> None:
     folder = tmp_path / f"{case.algorithm.__name__}_1"
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == ROLLOUT_KEYS | TRAIN_KEYS | {"time/fps"}
+    assert set(events.Tags()["scalars"]) == ROLLOUT_KEYS | train_keys(case) | {"time/fps"}
     assert [event.step for event in events.Scalars("train/ess")] == [24, 48, 72]
     assert model.num_timesteps == 72
 
@@ -81,7 +85,8 @@ def test_keys_without_a_std(case: Case, tmp_path: Path) -> None:
     """Only where the algorithm searches in a distribution that has none."""
     run(case, tmp_path, AnySpacesEnv(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)))
     keys = set(read_csv(tmp_path)[0])
-    assert keys - {"train/std"} == (ROLLOUT_KEYS | TIME_KEYS | TRAIN_KEYS | {"rollout/success_rate"}) - {"train/std"}
+    expected = ROLLOUT_KEYS | TIME_KEYS | train_keys(case) | {"rollout/success_rate"}
+    assert keys - {"train/std"} == expected - {"train/std"}
     assert ("train/std" in keys) == case.has_std_for_discrete_actions
 
 

@@ -44,7 +44,7 @@ def imports_any(module: str, *packages: str) -> set[str]:
 LAYERS = [
     ["common.divergences", "common.importance", "common.episodes", "common.line_search", "common.natural_gradient"],
     ["common.arguments", "common.net_arch", "common.array_network", "common.parameters", "common.saving"],
-    ["common.estimators", "common.ascent", "common.buffers", "common.episode_schedule", "common.vec_env"],
+    ["common.estimators", "common.ascent", "common.std_limits", "common.buffers", "common.episode_schedule", "common.vec_env"],
     ["common.bounds", "common.gains"],
     ["common.surrogate", "common.collection"],
     ["apois.action_distributions", "apois.baselines", "ppois.controllers", "ppois.grouped_noise", "ppois.buffers"],
@@ -58,7 +58,8 @@ LAYERS = [
 ]
 LAYER_OF = {f"sb3_pois.{name}".rstrip("."): number for number, layer in enumerate(LAYERS) for name in layer}
 PURE_MATHEMATICS = [
-    f"sb3_pois.{name}" for name in [*LAYERS[0], "common.estimators", "common.bounds", "common.gains", "common.surrogate"]
+    f"sb3_pois.{name}"
+    for name in [*LAYERS[0], "common.std_limits", "common.estimators", "common.bounds", "common.gains", "common.surrogate"]
 ]
 FORBIDDEN = {
     "sb3_pois.common.collection": ("torch",),

@@ -1,6 +1,5 @@
 """Action-based POIS."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -16,13 +15,13 @@ from sb3_pois.apois.policies import CnnPolicy, LinearPolicy, MlpPolicy, MultiInp
 from sb3_pois.apois.surrogate import ActionSurrogate, PerDecisionSurrogate, make_surrogate
 from sb3_pois.common.arguments import check_choice, check_integer, check_number
 from sb3_pois.common.ascent import gradient_direction, optimize_offline
-from sb3_pois.common.bounds import Objective
 from sb3_pois.common.buffers import EpisodeRolloutBuffer, Observations
 from sb3_pois.common.collection import Actor
 from sb3_pois.common.episodes import EpisodeLayout
 from sb3_pois.common.gains import StepGains, gains_of_rewards, gains_over_baseline
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.common.pois_algorithm import PoisAlgorithm, warn_of_stochastic_layers
+from sb3_pois.common.std_limits import std_box
 
 # Steps whose noise is drawn at once while a batch is collected
 NOISE_BLOCK_STEPS = 64
@@ -129,7 +128,6 @@ class APOIS(PoisAlgorithm):
         self.iw_method = iw_method
         self.iw_lambda = iw_lambda
         self.baseline = baseline
-        self.min_ess = min_ess
         self.fisher_damping = fisher_damping
         self.max_chunk_steps = max_chunk_steps
         super().__init__(
@@ -143,6 +141,7 @@ class APOIS(PoisAlgorithm):
             delta=delta,
             bound=bound,
             iw_norm=iw_norm,
+            min_ess=min_ess,
             center_returns=center_returns,
             natural_gradient=natural_gradient,
             n_offline_iters=n_offline_iters,
@@ -189,10 +188,6 @@ class APOIS(PoisAlgorithm):
                 "iw_lambda to 1, or bound to 'J', 'max-ess' or 'std-ess'"
             )
 
-    @property
-    def objective(self) -> Objective:
-        return dataclasses.replace(super().objective, min_ess=self.min_ess)
-
     def _make_policy(self) -> MlpPolicy:
         if not (isinstance(self.policy_class, type) and issubclass(self.policy_class, MlpPolicy)):
             self._refuse_policy_class("sb3_pois.apois.MlpPolicy")
@@ -213,7 +208,9 @@ class APOIS(PoisAlgorithm):
             return
         parameters = ParameterVector(self.policy)
         direction = surrogate.natural_direction(self.fisher_damping) if self.natural_gradient else gradient_direction
-        result = optimize_offline(surrogate, parameters.get(), direction, **self._optimization_arguments())
+        theta = parameters.get()
+        box = std_box(theta, parameters.mask("log_std"))
+        result = optimize_offline(surrogate, theta, direction, box=box, **self._optimization_arguments())
         self._log_optimization(surrogate, result)
         parameters.set(result.theta)
 
@@ -258,9 +255,11 @@ class APOIS(PoisAlgorithm):
             self.logger.record("train/explained_variance", float(explained))
         return values
 
-    def _log_policy(self) -> None:
-        if hasattr(self.policy, "log_std"):
-            self.logger.record("train/std", float(self.policy.log_std.detach().exp().mean()))
+    def _log_std(self) -> np.ndarray | None:
+        return self.policy.log_std.detach().cpu().numpy() if hasattr(self.policy, "log_std") else None
+
+    def _std_groups(self) -> dict[str, np.ndarray]:
+        return {f"action_{i}": np.array([i]) for i in range(self.policy.distribution.n_outputs)}
 
 
 class StochasticActor:

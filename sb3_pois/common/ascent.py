@@ -4,12 +4,13 @@ Offline optimisation of a surrogate: everything POIS does between two batches (M
 Knows flat parameter vectors and callables only. The surrogates that are climbed are in ``surrogate.py``.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch as th
 
-from sb3_pois.common.line_search import line_search
+from sb3_pois.common.line_search import Box, line_search
 
 
 class SurrogateFunction(Protocol):
@@ -85,12 +86,14 @@ def optimize_offline(
     tol: float = 1e-4,
     gradient_tol: float = 1e-4,
     initial_step: float = 1.0,
+    box: Box | None = None,
 ) -> OptimizationResult:
     """
     Climb a surrogate from the behavioral parameters by repeated {gradient, direction, line search}.
 
     Each group of parameters stops for good when the norm of its gradient falls below ``gradient_tol`` or is not finite,
-    or when a line search gains less than ``tol``. No group ever ends below its start.
+    or when a line search gains less than ``tol``. No group ever ends below its start. Within a box, gradient and direction
+    are 0 where a parameter is at its limit and would leave it, so that the others go on.
 
     :param surrogate: function to climb
     :param theta: behavioral parameters, shape (n_params,)
@@ -102,10 +105,13 @@ def optimize_offline(
     :param tol: least gain, in units of the surrogate
     :param gradient_tol: least gradient norm
     :param initial_step: gain that the first trial of a line search promises, in units of the surrogate
+    :param box: limits of the parameters; the behavioral ones have to lie within them
     :return: the best parameters and how they were found
     """
+    if box is None:
+        box = Box(th.full_like(theta, -math.inf), th.full_like(theta, math.inf))
     value, gradient = surrogate.value_and_gradient(theta)
-    value_before, first_grad_norm = value, _sum_groups(gradient**2, group_index).sqrt()
+    value_before, first_grad_norm = value, _free_norm(theta, gradient, group_index, box)
     grad_norm = first_grad_norm
     active = th.ones_like(value, dtype=th.bool)
     step_size = th.zeros_like(value)
@@ -114,9 +120,9 @@ def optimize_offline(
         active = active & th.isfinite(grad_norm) & (grad_norm >= gradient_tol)
         if not active.any():
             break
-        ascent, slope = _ascent_direction(direction, theta, gradient, group_index)
+        ascent, slope = _ascent_direction(direction, theta, gradient, group_index, box)
         result = line_search(
-            surrogate.value, theta, value, ascent, slope * active, group_index, rule, max_iter, tol, initial_step
+            surrogate.value, theta, value, ascent, slope * active, group_index, rule, max_iter, tol, initial_step, box
         )
         n_searches += 1
         n_evals += result.n_evals
@@ -125,20 +131,26 @@ def optimize_offline(
         active = active & (result.improvement >= tol)
         if n_searches < n_iters and active.any():
             _, gradient = surrogate.value_and_gradient(theta)
-            grad_norm = _sum_groups(gradient**2, group_index).sqrt()
+            grad_norm = _free_norm(theta, gradient, group_index, box)
     return OptimizationResult(theta, value_before, value, first_grad_norm, step_size, n_searches, n_evals)
 
 
 def _ascent_direction(
-    direction: Direction, theta: th.Tensor, gradient: th.Tensor, group_index: th.Tensor | None
+    direction: Direction, theta: th.Tensor, gradient: th.Tensor, group_index: th.Tensor | None, box: Box
 ) -> tuple[th.Tensor, th.Tensor]:
-    """Direction and slope per group; a group in which the direction does not ascend takes the gradient."""
-    ascent = direction(theta, gradient)
+    """Direction within the box and slope per group; a group in which the direction does not ascend takes the gradient."""
+    free_gradient = box.inward(theta, gradient)
+    ascent = box.inward(theta, direction(theta, free_gradient))
     slope = _sum_groups(gradient * ascent, group_index)
     ascends = th.isfinite(slope) & (slope > 0.0)
-    ascent = th.where(ascends if group_index is None else ascends[group_index], ascent, gradient)
-    slope = th.where(ascends, slope, _sum_groups(gradient**2, group_index))
+    ascent = th.where(ascends if group_index is None else ascends[group_index], ascent, free_gradient)
+    slope = th.where(ascends, slope, _sum_groups(free_gradient**2, group_index))
     return ascent, slope
+
+
+def _free_norm(theta: th.Tensor, gradient: th.Tensor, group_index: th.Tensor | None, box: Box) -> th.Tensor:
+    """Norm of what the box leaves of each group's gradient, shape (n_groups,)."""
+    return _sum_groups(box.inward(theta, gradient) ** 2, group_index).sqrt()
 
 
 def _sum_groups(values: th.Tensor, group_index: th.Tensor | None) -> th.Tensor:

@@ -22,6 +22,38 @@ SMALLEST_STEP = 1e-300
 LARGEST_SHRINKAGE = 0.1
 
 
+class Box(NamedTuple):
+    """
+    Limits within which parameters are searched.
+
+    :param lower: smallest values, in the parameters' type, shape (n_params,); -inf where there is no limit
+    :param upper: largest values, in the parameters' type, shape (n_params,); +inf where there is no limit
+    """
+
+    lower: th.Tensor
+    upper: th.Tensor
+
+    def project(self, theta: th.Tensor) -> th.Tensor:
+        """
+        Nearest point of the box.
+
+        :param theta: parameters, shape (n_params,)
+        :return: parameters of which each is within its limits, shape (n_params,)
+        """
+        return th.clamp(theta, self.lower, self.upper)
+
+    def inward(self, theta: th.Tensor, direction: th.Tensor) -> th.Tensor:
+        """
+        What is left of a direction where a parameter is at its limit and the direction leads out of it.
+
+        :param theta: parameters within the box, shape (n_params,)
+        :param direction: any direction, shape (n_params,)
+        :return: the direction, 0 in those parameters, shape (n_params,)
+        """
+        leads_out = (theta <= self.lower) & (direction < 0.0) | (theta >= self.upper) & (direction > 0.0)
+        return direction.masked_fill(leads_out, 0.0)
+
+
 class LineSearchResult(NamedTuple):
     """
     Where a line search ended.
@@ -110,12 +142,14 @@ def line_search(
     max_iter: int = 30,
     tol: float = 1e-4,
     initial_step: float = 1.0,
+    box: Box | None = None,
 ) -> LineSearchResult:
     """
     Search along a direction for the best point, in each group of parameters on its own.
 
     Every trial is evaluated at parameters of the start's dtype, as they would be stored, so what is measured is what is
-    kept. The result is never worse than the start, whatever the objective returns. Nothing is changed in place.
+    kept. The result is never worse than the start, whatever the objective returns. Nothing is changed in place. Within a
+    box the search follows the direction's projection: a parameter that has come to its limit waits there for the others.
 
     :param objective: maps parameters of shape (n_params,) to one value per group, shape (n_groups,), float64; a value
         that is not finite rejects the trial for that group. Each group's value depends on that group's parameters only.
@@ -129,6 +163,7 @@ def line_search(
     :param max_iter: largest number of trials
     :param tol: least gain that keeps the search going, in the objective's unit
     :param initial_step: gain that the first trial's linear prediction promises, in the objective's unit
+    :param box: limits of the parameters; the start has to lie within them
     :return: the best point and what was found there
     """
     step_rules = [STEP_RULES[rule](initial_step, tol) for _ in range(len(slope))]
@@ -145,6 +180,8 @@ def line_search(
         trial_size = th.where(tried, trial_size / slope, th.zeros_like(slope))
         size_of_parameter = trial_size if group_index is None else trial_size[group_index]
         trial = (start.double() + size_of_parameter * direction.double()).to(start.dtype)
+        if box is not None:
+            trial = box.project(trial)
         trial_value = objective(trial)
         n_evals += 1
 

@@ -47,6 +47,15 @@ class ParameterVector:
             self._write(before)
             raise
 
+    def mask(self, name: str) -> th.Tensor:
+        """
+        Where a parameter lies in the vector.
+
+        :param name: name of the parameter
+        :return: mask, shape (n_params,); False throughout where it is not among those handled
+        """
+        return th.cat([th.full((p.numel(),), own == name, device=p.device) for own, p in self.parameters.items()])
+
     def _write(self, theta: th.Tensor) -> None:
         with th.no_grad():
             for name, value in self.split(theta).items():

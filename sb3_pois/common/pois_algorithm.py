@@ -38,6 +38,8 @@ from sb3_pois.common.vec_env import GymnasiumVecEnv
 SelfPoisAlgorithm = TypeVar("SelfPoisAlgorithm", bound="PoisAlgorithm")
 
 DEFAULT_N_EPISODES = 100
+# Share of its initial value below which a standard deviation counts as collapsed
+COLLAPSED_STD = 0.01
 
 
 class PoisAlgorithm(BaseAlgorithm):
@@ -65,6 +67,7 @@ class PoisAlgorithm(BaseAlgorithm):
         delta: float,
         bound: str,
         iw_norm: str,
+        min_ess: float,
         center_returns: bool,
         natural_gradient: bool,
         n_offline_iters: int,
@@ -90,6 +93,7 @@ class PoisAlgorithm(BaseAlgorithm):
         self.delta = delta
         self.bound = bound
         self.iw_norm = iw_norm
+        self.min_ess = min_ess
         self.center_returns = center_returns
         self.natural_gradient = natural_gradient
         self.n_offline_iters = n_offline_iters
@@ -118,6 +122,7 @@ class PoisAlgorithm(BaseAlgorithm):
             supported_action_spaces=supported_action_spaces,
         )
         self._n_dropped_steps = 0
+        self._warned_of_collapsed_std = False
         self._unit = 1.0
 
     # Construction, validation, life cycle
@@ -204,7 +209,7 @@ class PoisAlgorithm(BaseAlgorithm):
     @property
     def objective(self) -> Objective:
         """What the optimisation climbs."""
-        return Objective(self.bound, self.iw_norm, self.delta)
+        return Objective(self.bound, self.iw_norm, self.delta, self.min_ess)
 
     @staticmethod
     def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -472,11 +477,42 @@ class PoisAlgorithm(BaseAlgorithm):
         )
 
     @abstractmethod
+    def _log_std(self) -> np.ndarray | None:
+        """Log standard deviations of what is searched in, shape (n_stds,); None where there are none."""
+
+    @abstractmethod
+    def _std_groups(self) -> dict[str, np.ndarray]:
+        """Indices of the standard deviations that have a name in common, by name."""
+
     def _log_policy(self) -> None:
-        """Record ``train/std``."""
+        """Record the mean standard deviation, and that of every group if there are several."""
+        log_std, groups = self._log_std(), self._std_groups()
+        if log_std is None:
+            return
+        std = np.exp(log_std)
+        self.logger.record("train/std", float(std.mean()))
+        if len(groups) > 1:
+            for name, index in groups.items():
+                self.logger.record(f"train/std/{name}", float(std[index].mean()))
+
+    def _warn_of_collapsed_std(self) -> None:
+        """Say once that the standard deviation is all but gone, for a batch whose returns differ."""
+        log_std = self._log_std()
+        if log_std is None or self._warned_of_collapsed_std:
+            return
+        share = float(np.exp(np.mean(log_std - self.policy.log_std_init)))
+        if share < COLLAPSED_STD:
+            self._warned_of_collapsed_std = True
+            warnings.warn(
+                f"the standard deviation has shrunk to {share:.2g} of its initial value and the returns still vary: if they "
+                "are not as good as they can be, take more episodes per batch, a larger min_ess, or a constant standard "
+                "deviation (policy_kwargs=dict(learn_std=False))",
+                stacklevel=2,
+            )
 
     def _log_optimization(self, surrogate: Surrogate, result: OptimizationResult) -> None:
         """Record how the optimisation went and what the importance weights say about the sample it rests on."""
+        self._warn_of_collapsed_std()
         record = self.logger.record
         record("train/surrogate_before", self._unit * _mean(result.value_before))
         record("train/surrogate", self._unit * _mean(result.value))

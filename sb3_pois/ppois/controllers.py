@@ -34,7 +34,8 @@ class Controller(ABC):
     .. code-block:: python
 
         class ProportionalDerivative(Controller):
-            n_params = 2  # the two gains
+            n_params = 2
+            param_names = ("P", "D")
 
             def act(self, params, observations):
                 return -(params * observations).sum(1, keepdims=True)
@@ -44,10 +45,13 @@ class Controller(ABC):
     :param observation_space: observation space
     :param action_space: action space
     :ivar n_params: number of parameters; set it in the class or in the constructor
+    :ivar param_names: name of each parameter, by which the log has the standard deviations (parameters of one name have
+        their mean there); None for no names
     :cvar params_dtype: type of the parameters that :meth:`act` receives
     """
 
     n_params: int
+    param_names: Sequence[str] | None = None
     params_dtype: ClassVar[DTypeLike] = np.float64
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
@@ -126,6 +130,12 @@ class NetworkController(Controller):
         sizes = [get_flattened_obs_dim(observation_space), *net_arch, n_outputs]
         self.layer_sizes = list(itertools.pairwise(sizes))
         self.n_params = sum(n_in * n_out + with_bias * n_out for n_in, n_out in self.layer_sizes)
+        self.param_names = [
+            name
+            for layer, (n_in, n_out) in enumerate(self.layer_sizes)
+            for name, size in ((f"layer_{layer}.weight", n_in * n_out), (f"layer_{layer}.bias", with_bias * n_out))
+            for _ in range(size)
+        ]
 
     def act(self, params: np.ndarray, observations: Any) -> np.ndarray:
         x = self.features(observations)

@@ -1,5 +1,6 @@
 """The hyperpolicies of PPOIS: Gaussians over the parameters of deterministic controllers."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class HyperPolicy(BasePolicy):
     :param learn_std: whether the standard deviation is learned; False keeps it as it starts
     :ivar controller: the controller
     :ivar mean: mean of the hyperpolicy, float64, shape (n_params,)
+    :ivar named_params: indices of the parameters that have a name in common, by name
     :ivar log_std: log standard deviation of the hyperpolicy, float64, shape (n_params,)
     :raises ValueError: if an argument is not allowed
     """
@@ -58,6 +60,7 @@ class HyperPolicy(BasePolicy):
             self.action_dtype = np.dtype(np.float32)  # unclipped actions do not fit an integer type
         self.controller = controller_class(observation_space, action_space, **(controller_kwargs or {}))
         check_integer(f"{controller_class.__name__}.n_params", getattr(self.controller, "n_params", None), least=1)
+        self.named_params = _params_by_name(self.controller)
         self.mean = nn.Parameter(th.from_numpy(self._initial_mean()))
         self.log_std = nn.Parameter(th.from_numpy(self._initial_log_std()), requires_grad=bool(learn_std))
 
@@ -302,6 +305,29 @@ def as_vector(name: str, values: Any, n_params: int) -> np.ndarray:
     if not np.isfinite(vector).all():
         raise ValueError(f"{name} has {int((~np.isfinite(vector)).sum())} values that are not finite, but all must be")
     return vector
+
+
+def _params_by_name(controller: Controller) -> dict[str, np.ndarray]:
+    """
+    Indices of the parameters that have a name in common.
+
+    :param controller: the controller
+    :return: indices by name; empty if its parameters have no names
+    :raises ValueError: if there is not one text for each, or one is too long for a table of the log
+    """
+    names, n_params = controller.param_names, controller.n_params
+    if names is None:
+        return {}
+    is_sequence = isinstance(names, Sequence) and not isinstance(names, str)
+    if not (is_sequence and len(names) == n_params and all(isinstance(n, str) and 0 < len(n) <= 24 for n in names)):
+        raise ValueError(
+            f"{type(controller).__name__}.param_names is {reprlib.repr(names)}, but must be None or {n_params} texts of 1 to "
+            "24 characters, one per parameter"
+        )
+    indices: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        indices.setdefault(name, []).append(index)
+    return {name: np.array(of_name) for name, of_name in indices.items()}
 
 
 def to_array(tensor: th.Tensor) -> np.ndarray:

@@ -17,6 +17,7 @@ from sb3_pois.common.buffers import Observations
 from sb3_pois.common.collection import Actor
 from sb3_pois.common.parameters import ParameterVector
 from sb3_pois.common.pois_algorithm import PoisAlgorithm
+from sb3_pois.common.std_limits import std_box
 from sb3_pois.ppois.buffers import HyperpolicyBuffer
 from sb3_pois.ppois.controllers import SUPPORTED_ACTION_SPACES, Controller, NetworkController
 from sb3_pois.ppois.grouping import Grouping, check_grouping, group_index_of
@@ -51,6 +52,8 @@ class PPOIS(PoisAlgorithm):
     :param delta: 1 minus the confidence of the bound, in (0, 1]; 1 switches its penalty off
     :param bound: surrogate: ``J``, ``max-d2``, ``std-d2``, ``max-ess`` or ``std-ess``
     :param iw_norm: estimator: ``none`` (importance sampling) or ``sn`` (self-normalised)
+    :param min_ess: least effective sample size that a target's weights may have, as a share of the episodes, in [0, 1);
+        with a grouping that of every group's weights
     :param center_returns: subtract the batch's mean return before everything; logged surrogates are relative to it
     :param natural_gradient: precondition the gradient with the inverse Fisher information, which is exact here
     :param grouping: ``none``, ``neuron`` (all weights into a unit and its bias, N-POIS), or lists of parameter indices
@@ -93,6 +96,7 @@ class PPOIS(PoisAlgorithm):
         delta: float = 0.4,
         bound: str = "max-d2",
         iw_norm: str = "sn",
+        min_ess: float = 0.0,
         center_returns: bool = False,
         natural_gradient: bool = True,
         grouping: Grouping = "none",
@@ -123,6 +127,7 @@ class PPOIS(PoisAlgorithm):
             delta=delta,
             bound=bound,
             iw_norm=iw_norm,
+            min_ess=min_ess,
             center_returns=center_returns,
             natural_gradient=natural_gradient,
             n_offline_iters=n_offline_iters,
@@ -199,18 +204,23 @@ class PPOIS(PoisAlgorithm):
             learn_mean=self.policy.mean.requires_grad,
             learn_std=self.policy.log_std.requires_grad,
         )
+        theta = parameters.get()
         result = optimize_offline(
             surrogate,
-            parameters.get(),
+            theta,
             gaussian_natural_gradient if self.natural_gradient else gradient_direction,
             None if group_index is None else surrogate.group_of_theta,
+            box=std_box(theta, parameters.mask("log_std")),
             **self._optimization_arguments(),
         )
         self._log_optimization(surrogate, result)
         parameters.set(result.theta)
 
-    def _log_policy(self) -> None:
-        self.logger.record("train/std", float(self.policy.log_std.detach().exp().mean()))
+    def _log_std(self) -> np.ndarray:
+        return to_array(self.policy.log_std)
+
+    def _std_groups(self) -> dict[str, np.ndarray]:
+        return self.policy.named_params
 
     def predict(
         self,
