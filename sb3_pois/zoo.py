@@ -22,6 +22,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
 from sb3_pois import APOIS, PPOIS, envs
+from sb3_pois.common.pois_algorithm import PoisAlgorithm
 
 INSTALL_HINT = "RL Zoo's commands need: pip install 'sb3_pois[zoo]'"
 
@@ -47,7 +48,7 @@ except ImportError as error:
         sys.exit(f"{error}. {INSTALL_HINT}")
     raise ImportError(f"{error}. {INSTALL_HINT}") from error
 
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"apois": APOIS, "ppois": PPOIS}
+ALGORITHMS: dict[str, type[PoisAlgorithm]] = {"apois": APOIS, "ppois": PPOIS}
 
 # Our commands and the modules of RL Zoo that hold them
 COMMANDS = {

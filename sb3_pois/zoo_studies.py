@@ -10,25 +10,24 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState
-from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_pois.common.net_arch import hidden_sizes
-from sb3_pois.common.pois_algorithm import DEFAULT_N_EPISODES, PoisAlgorithm
+from sb3_pois.common.pois_algorithm import PoisAlgorithm
 
 # Sizes of hidden layers; None is the linear policy
 NET_ARCHS: dict[str, list[int] | None] = {"linear": None, "tiny": [16], "small": [64, 64], "paper": [100, 50, 25]}
 # What APOIS weights, and how far a target may go from the batch
 ESTIMATES: dict[str, dict[str, Any]] = {
-    "trajectory": dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0),
-    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="linear", min_ess=0.3),
-    "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.7),
+    "trajectory": dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0, natural_gradient=False),
+    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="linear", min_ess=0.3, natural_gradient=True),
+    "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.75, natural_gradient=True),
 }
 NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
 
 
 def sample_pois_params(trial: BaseTrial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
     """
-    Choose the hyperparameters that APOIS and PPOIS share.
+    Choose the hyperparameters of PPOIS.
 
     :param trial: the trial that chooses
     :param n_actions: not used, as are the others: part of RL Zoo's interface
@@ -36,7 +35,8 @@ def sample_pois_params(trial: BaseTrial, n_actions: int, n_envs: int, additional
     :param additional_args: what RL Zoo tells its off-policy samplers
     :return: arguments of the algorithm
     """
-    return convert_pois_params(_shared_choices(trial))
+    n_episodes = trial.suggest_int("n_episodes", 10, 200, log=True)
+    return convert_pois_params({**_shared_choices(trial), "n_episodes": n_episodes})
 
 
 def sample_apois_params(trial: BaseTrial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,12 @@ def sample_apois_params(trial: BaseTrial, n_actions: int, n_envs: int, additiona
     :param additional_args: what RL Zoo tells its off-policy samplers
     :return: arguments of the algorithm
     """
-    return convert_pois_params({**_shared_choices(trial), "estimate": trial.suggest_categorical("estimate", list(ESTIMATES))})
+    choices = {
+        **_shared_choices(trial),
+        "batch_timesteps": trial.suggest_int("batch_timesteps", 1000, 50_000, log=True),
+        "estimate": trial.suggest_categorical("estimate", list(ESTIMATES)),
+    }
+    return convert_pois_params(choices)
 
 
 def _shared_choices(trial: BaseTrial) -> dict[str, Any]:
@@ -57,7 +62,6 @@ def _shared_choices(trial: BaseTrial) -> dict[str, Any]:
         "delta": trial.suggest_float("delta", 0.05, 1.0),
         "bound": trial.suggest_categorical("bound", ["max-d2", "std-d2", "max-ess", "std-ess"]),
         "iw_norm": trial.suggest_categorical("iw_norm", ["none", "sn"]),
-        "n_episodes": trial.suggest_int("n_episodes", 10, 200, log=True),
         "n_offline_iters": trial.suggest_int("n_offline_iters", 2, 50, log=True),
         "log_std_init": trial.suggest_float("log_std_init", -3.0, 1.0),
         "learn_std": trial.suggest_categorical("learn_std", [True, False]),
@@ -83,13 +87,13 @@ def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
             hyperparams["bound"] = hyperparams["bound"].replace("-d2", "-ess")
     if "normalize" in hyperparams:
         hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
-    # The budget is in episodes, whatever the hyperparameter file has
     policy = "LinearPolicy" if net_arch is None else "MlpPolicy"
-    budget = {"batch_timesteps": None, "finish_last_episode": False}
-    return {**hyperparams, **budget, "policy": policy, "policy_kwargs": policy_kwargs}
+    # A batch has the size that the trial chose, whatever the hyperparameter file has
+    size = {"n_episodes": None, "batch_timesteps": None, "finish_last_episode": False}
+    return {**size, **hyperparams, "policy": policy, "policy_kwargs": policy_kwargs}
 
 
-def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any] | None:
+def choices_of(algorithm: type[PoisAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any] | None:
     """
     Turn hyperparameters into what a trial records that chooses them: the inverse of :func:`convert_pois_params`.
 
@@ -105,15 +109,17 @@ def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> d
             "delta": float(arguments["delta"]),
             "bound": arguments["bound"],
             "iw_norm": arguments["iw_norm"],
-            "n_episodes": int(arguments["n_episodes"]),
             "n_offline_iters": int(arguments["n_offline_iters"]),
             "log_std_init": float(policy_kwargs["log_std_init"]),
             "learn_std": bool(policy_kwargs["learn_std"]),
             "net_arch": next(name for name, net_arch in NET_ARCHS.items() if net_arch == sizes),
         }
-        sample = sample_pois_params
-        if "iw_method" in arguments:
+        if "iw_method" not in arguments:
+            sample = sample_pois_params
+            choices["n_episodes"] = int(arguments["n_episodes"])
+        else:
             sample = sample_apois_params
+            choices["batch_timesteps"] = int(arguments["batch_timesteps"])
             choices["estimate"] = next(
                 name for name, options in ESTIMATES.items() if options == {option: arguments[option] for option in options}
             )
@@ -125,13 +131,13 @@ def choices_of(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> d
         return None
 
 
-def _complete(algorithm: type[BaseAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any]:
+def _complete(algorithm: type[PoisAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any]:
     """Arguments of an algorithm and of its policy with their defaults."""
     arguments = {**_defaults(algorithm), **hyperparams}
     policy = arguments["policy"]
     policy_kwargs = {**_defaults(algorithm.policy_aliases.get(policy, policy)), **(arguments["policy_kwargs"] or {})}
     if arguments["n_episodes"] is None and arguments["batch_timesteps"] is None:
-        arguments["n_episodes"] = DEFAULT_N_EPISODES
+        arguments["n_episodes"], arguments["batch_timesteps"] = algorithm.default_batch
     if "net_arch" in policy_kwargs:
         policy_kwargs["net_arch"] = hidden_sizes(policy_kwargs["net_arch"])
     return {**arguments, "policy_kwargs": policy_kwargs}

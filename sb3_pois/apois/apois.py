@@ -40,8 +40,9 @@ class APOIS(PoisAlgorithm):
 
     :param policy: ``LinearPolicy``, ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy``, or a subclass of ``MlpPolicy``
     :param env: environment to learn from: an id, a Gymnasium environment or vector environment, or an SB3 ``VecEnv``
-    :param n_episodes: episodes per batch; 100 if ``batch_timesteps`` is not given either
-    :param batch_timesteps: steps per batch, instead of ``n_episodes``: whole episodes in launch order, only the last cut
+    :param n_episodes: episodes per batch
+    :param batch_timesteps: steps per batch, instead of ``n_episodes``: whole episodes in launch order, only the last cut;
+        4,000 if ``n_episodes`` is not given either
     :param finish_last_episode: whether that last episode is not cut but run to its end, beyond ``batch_timesteps``
     :param horizon: number of steps after which every episode is cut; None leaves the end to the environment
     :param gamma: discount factor, in [0, 1]
@@ -89,6 +90,22 @@ class APOIS(PoisAlgorithm):
         "MultiInputPolicy": MultiInputPolicy,
     }
     policy: MlpPolicy
+    default_batch = (None, 4000)
+    # What the paper's linear experiments have in common, but for delta, which is the task's: APOIS(policy, env, **APOIS.PAPER)
+    PAPER: ClassVar[dict[str, Any]] = {
+        "n_episodes": 100,
+        "gamma": 1.0,
+        "delta": 0.4,
+        "bound": "max-d2",
+        "iw_norm": "none",
+        "iw_method": "trajectory",
+        "iw_lambda": 1.0,
+        "baseline": "none",
+        "min_ess": 0.0,
+        "natural_gradient": False,
+        "n_offline_iters": 10,
+        "line_search_units": "absolute",
+    }
 
     def __init__(
         self,
@@ -98,24 +115,24 @@ class APOIS(PoisAlgorithm):
         batch_timesteps: int | None = None,
         finish_last_episode: bool = False,
         horizon: int | None = None,
-        gamma: float = 1.0,
-        delta: float = 0.4,
-        bound: str = "max-d2",
+        gamma: float = 0.999,
+        delta: float = 0.9,
+        bound: str = "std-ess",
         iw_norm: str = "none",
-        iw_method: str = "trajectory",
-        iw_lambda: float = 1.0,
-        baseline: str = "none",
-        min_ess: float = 0.0,
+        iw_method: str = "per-decision",
+        iw_lambda: float = 0.95,
+        baseline: str = "linear",
+        min_ess: float = 0.75,
         center_returns: bool = True,
-        natural_gradient: bool = False,
+        natural_gradient: bool = True,
         fisher_damping: float = 10.0,
-        n_offline_iters: int = 10,
+        n_offline_iters: int = 3,
         line_search: str = "parabolic",
         line_search_max_iter: int = 30,
         line_search_tol: float = 1e-4,
         line_search_initial_step: float = 1.0,
         gradient_tol: float = 1e-4,
-        line_search_units: str = "absolute",
+        line_search_units: str = "returns",
         max_chunk_steps: int = 16_384,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,

@@ -37,7 +37,6 @@ from sb3_pois.common.vec_env import GymnasiumVecEnv
 
 SelfPoisAlgorithm = TypeVar("SelfPoisAlgorithm", bound="PoisAlgorithm")
 
-DEFAULT_N_EPISODES = 100
 # Share of its initial value below which a standard deviation counts as collapsed
 COLLAPSED_STD = 0.01
 
@@ -51,6 +50,8 @@ class PoisAlgorithm(BaseAlgorithm):
     :param supported_action_spaces: action spaces that the algorithm supports
     """
 
+    #: ``n_episodes`` and ``batch_timesteps`` where neither is given
+    default_batch: ClassVar[tuple[int | None, int | None]] = (100, None)
     #: estimators that an optimisation may climb: value and gradient are continuous where it starts
     training_estimators: ClassVar[tuple[str, ...]] = ("none", "sn")
     rollout_buffer: EpisodeRolloutBuffer
@@ -169,7 +170,7 @@ class PoisAlgorithm(BaseAlgorithm):
                 "a batch has one budget, set the other to None"
             )
         check_flag("finish_last_episode", self.finish_last_episode)
-        if self.finish_last_episode and self.batch_timesteps is None:
+        if self.finish_last_episode and self._batch_size()[1] is None:
             raise ValueError(
                 "finish_last_episode is True, but a budget in episodes finishes every episode: set batch_timesteps, or "
                 "finish_last_episode to False"
@@ -205,6 +206,11 @@ class PoisAlgorithm(BaseAlgorithm):
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0")
         if not self.line_search_initial_step > 0.0:
             raise ValueError(f"line_search_initial_step is {self.line_search_initial_step}, but must be > 0")
+
+    def _batch_size(self) -> tuple[int | None, int | None]:
+        """Episodes and steps of a batch, one of them None."""
+        is_given = self.n_episodes is not None or self.batch_timesteps is not None
+        return (self.n_episodes, self.batch_timesteps) if is_given else self.default_batch
 
     @property
     def objective(self) -> Objective:
@@ -326,8 +332,7 @@ class PoisAlgorithm(BaseAlgorithm):
         """
         callback.on_rollout_start()
         self.policy.set_training_mode(False)
-        n_episodes = DEFAULT_N_EPISODES if self.n_episodes is None and self.batch_timesteps is None else self.n_episodes
-        schedule = EpisodeSchedule(env.num_envs, n_episodes, self.batch_timesteps, self.finish_last_episode, self.horizon)
+        schedule = EpisodeSchedule(env.num_envs, *self._batch_size(), self.finish_last_episode, self.horizon)
         actor = self._make_actor(env.num_envs, np.random.default_rng(self._entropy()))
         n_timesteps_before = self.num_timesteps
         callback.update_locals(locals())
