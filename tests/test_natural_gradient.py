@@ -47,7 +47,6 @@ def test_conjugate_gradient_solves_a_linear_system():
 
 
 def test_conjugate_gradient_stops_where_the_residual_is_small():
-    matrix, b = th.diag(th.linspace(1.0, 3.0, 50, dtype=th.float64)), th.ones(50, dtype=th.float64)
-    products = []
-    solution = conjugate_gradient(lambda v: products.append(v) or matrix @ v, b)
-    assert (matrix @ solution - b).norm().item() <= 1e-3 * b.norm().item() and len(products) < 10
+    diagonal, b = th.linspace(1.0, 3.0, 50, dtype=th.float64), th.ones(50, dtype=th.float64)
+    solution = conjugate_gradient(lambda v: diagonal * v, b)
+    assert 1e-6 * b.norm().item() < (diagonal * solution - b).norm().item() <= 1e-3 * b.norm().item()
