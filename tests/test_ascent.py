@@ -149,3 +149,19 @@ def test_a_corner_of_the_box_ends_the_optimisation():
     box = Box(th.full((3,), -1.0).double(), th.full((3,), 1.0).double())
     result = optimize_offline(Function(lambda theta: theta.sum()), th.zeros(3).double(), box=box, n_iters=10)
     assert result.theta.tolist() == [1.0, 1.0, 1.0] and result.n_iters == 1
+
+
+@pytest.mark.parametrize("factor", [1.0, -1.0, math.nan])
+def test_a_parameter_at_its_limit_takes_no_part_in_gradient_direction_and_slope(factor):
+    """The factors that do not ascend let the gradient take the direction's place."""
+    box = Box(th.full((3,), -math.inf).double(), th.tensor([0.0, math.inf, math.inf]).double())
+    gradients = []
+
+    def direction(theta, gradient):
+        gradients.append(gradient.tolist())
+        return factor * gradient
+
+    function = Function(lambda theta: theta.sum())
+    result = optimize_offline(function, th.zeros(3).double(), direction, n_iters=1, max_iter=1, box=box)
+    assert gradients == [[0.0, 1.0, 1.0]] and result.grad_norm.item() == pytest.approx(math.sqrt(2.0))
+    assert result.theta.tolist() == [0.0, 0.5, 0.5], "a step of 1 over a slope of 2"

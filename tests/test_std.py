@@ -13,8 +13,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_pois import APOIS, PPOIS
 from sb3_pois.common import std_limits
+from sb3_pois.common.ascent import optimize_offline
+from sb3_pois.common.bounds import Objective
 from sb3_pois.common.std_limits import LARGEST_LOG_STD, MAX_LOG_STD_CHANGE, std_box
 from sb3_pois.ppois import Controller
+from sb3_pois.ppois.surrogate import HyperpolicySurrogate, gaussian_natural_gradient
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
 from tests.registry import CASES, Case, assert_same_parameters, for_each_algorithm, for_each_policy, log_of, parameters_of
 
@@ -125,6 +128,27 @@ def test_no_model_dies_of_an_infinite_action(seed: int, bound: str) -> None:
     model = APOIS("LinearPolicy", RandomLength(), n_episodes=5, gamma=0.9, seed=seed, **kwargs)
     model.learn(500)
     assert np.isfinite(model.policy.log_std.item())
+
+
+def drift_on_noise(bound: str, min_ess: float, n_episodes: int = 100, n_params: int = 4) -> float:
+    """Mean change of the log std in batches whose returns have nothing to do with the parameters, without its limits."""
+    changes = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        noise = rng.standard_normal((n_episodes, n_params), dtype=np.float32)
+        returns = rng.standard_normal(n_episodes)
+        returns = th.as_tensor((returns - returns.mean()) / returns.std())
+        objective = Objective(bound, "sn", 0.4, min_ess)
+        surrogate = HyperpolicySurrogate(np.zeros(n_params), np.zeros(n_params), noise, returns, objective)
+        result = optimize_offline(surrogate, th.zeros(2 * n_params).double(), gaussian_natural_gradient)
+        changes.append(result.theta[n_params:].mean().item())
+    return float(np.mean(changes))
+
+
+@pytest.mark.parametrize("bound", ["max-d2", "std-d2", "std-ess"])
+def test_a_floor_for_the_effective_sample_size_keeps_noise_from_closing_the_std(bound: str) -> None:
+    assert drift_on_noise(bound, min_ess=0.0) < -0.1
+    assert abs(drift_on_noise(bound, min_ess=0.7)) < 0.05
 
 
 # Warning and log
