@@ -1,15 +1,9 @@
 """
-APOIS with per-decision weights: what it learns beside PPO and TRPO, how much its estimates vary, and what they cost.
+APOIS with per-decision weights on the paper's tasks, how much its estimates vary, and what they cost.
 
-    python benchmarks/per_decision.py learning --jobs 2    # hours; finished runs are not repeated
     python benchmarks/per_decision.py paper --jobs 2       # the paper's tasks, linear policies, by iterations
     python benchmarks/per_decision.py variance
     python benchmarks/per_decision.py cost
-
-``learning``: APOIS has the same options on every task but for the size of a batch, learns for the task's budget of steps,
-and is scored by the mean undiscounted return of 20 episodes of the deterministic policy in environments of other seeds. PPO
-and TRPO (defaults of SB3 and sb3-contrib, their 2,048 steps a batch in four environments) learn for as many seconds on one
-thread as APOIS took with the same seed. Writes one json file a run, a table and the curves by wall-clock time.
 
 ``paper``: mean return of the batch at some iterations, 100 episodes a batch.
 
@@ -32,15 +26,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import torch as th
-from sb3_contrib import TRPO
-from scipy import stats
-from stable_baselines3 import PPO
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import VecNormalize
 
 import sb3_pois.envs as pois_envs
 from sb3_pois import APOIS
@@ -48,172 +35,22 @@ from sb3_pois.apois.surrogate import ActionSurrogate
 from sb3_pois.common.parameters import ParameterVector
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 N_ENVS = 4
-N_EVAL_EPISODES = 20
-# The same on every task; chosen on seeds from 100 on
-OPTIONS: dict[str, Any] = dict(
-    iw_method="per-decision",
-    iw_lambda=0.95,
-    baseline="linear",
-    bound="std-ess",
-    delta=0.9,
-    min_ess=0.7,
-    gamma=0.995,
-    natural_gradient=True,
-    n_offline_iters=3,
-    line_search_units="returns",
-    policy_kwargs=dict(log_std_init=-0.5),
-)
-# Task: environment steps, steps of a batch
-TASKS: dict[str, tuple[int, int]] = {
-    "CartPole-v1": (200_000, 4000),
-    "InvertedPendulum-v5": (200_000, 4000),
-    "InvertedDoublePendulum-v5": (400_000, 4000),
-    "Pendulum-v1": (300_000, 4000),
-    "HalfCheetah-v5": (1_000_000, 4000),
-    "Hopper-v5": (1_000_000, 4000),
-    "Walker2d-v5": (1_000_000, 4000),
-    "Swimmer-v5": (1_000_000, 4000),
-    "LunarLanderContinuous-v3": (1_000_000, 4000),
-    "MountainCarContinuous-v0": (500_000, 4000),
-    "Acrobot-v1": (500_000, 4000),
-    "Reacher-v5": (1_000_000, 4000),
-}
 PAPER_TASKS = ("POIS/Cartpole-v0", "POIS/Acrobot-v0", "POIS/InvertedPendulum-v0")
-PAPER_OPTIONS: dict[str, Any] = dict(
-    iw_method="per-decision", iw_norm="sn", bound="std-ess", min_ess=0.3, n_offline_iters=3, line_search_units="returns"
-)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "trajectory": APOIS.PAPER,
+    "per-decision": {
+        **APOIS.PAPER,
+        "iw_method": "per-decision",
+        "iw_norm": "sn",
+        "bound": "std-ess",
+        "min_ess": 0.3,
+        "n_offline_iters": 3,
+        "line_search_units": "returns",
+    },
+}
 MARKS = (10, 25, 50, 75, 100)
-
-
-class Curve(BaseCallback):
-    """
-    Keeps mean returns with the steps and the seconds that they took, and stops after some seconds.
-
-    :param seconds: when to stop; None for never
-    """
-
-    def __init__(self, seconds: float | None = None) -> None:
-        super().__init__()
-        self.seconds = seconds
-        self.rows: list[tuple[int, float, float]] = []
-        self.returns: list[float] = []
-
-    def _on_training_start(self) -> None:
-        self.start = time.perf_counter()
-
-    def _on_step(self) -> bool:
-        self.returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
-        return self.seconds is None or time.perf_counter() - self.start < self.seconds
-
-    def _on_rollout_end(self) -> None:
-        if self.returns:
-            mean = float(np.mean(self.returns))
-            self.rows.append((self.num_timesteps, time.perf_counter() - self.start, mean))
-            self.returns = []
-
-
-def run(job: tuple[Path, str, str, int]) -> dict[str, Any]:
-    """
-    Train and evaluate once, or read what was found before.
-
-    :param job: folder, task, contender, seed
-    :return: one row of the table, and the curve
-    """
-    folder, task, contender, seed = job
-    file = folder / f"{task}-{contender}-{seed}.json"
-    if file.exists():
-        return json.loads(file.read_text())
-    th.set_num_threads(1)
-    n_timesteps, batch_timesteps = TASKS[task]
-    env = make_vec_env(task, N_ENVS, seed=seed)
-    evaluation_env = make_vec_env(task, 4, seed=seed + 10_000)
-    model: BaseAlgorithm
-    if contender == "apois":
-        env = VecNormalize(env, norm_reward=False)
-        evaluation_env = VecNormalize(evaluation_env, training=False, norm_reward=False)
-        evaluation_env.obs_rms = env.obs_rms
-        model, seconds = APOIS("MlpPolicy", env, batch_timesteps=batch_timesteps, seed=seed, **OPTIONS), None
-    else:
-        seconds = run((folder, task, "apois", seed))["seconds"]
-        n_timesteps *= 100
-        algorithm: Any = {"ppo": PPO, "trpo": TRPO}[contender]
-        model = algorithm("MlpPolicy", env, n_steps=2048 // N_ENVS, seed=seed, device="cpu")
-    curve = Curve(seconds)
-    start = time.perf_counter()
-    model.learn(n_timesteps, callback=curve, log_interval=None)  # type: ignore[arg-type]
-    seconds = time.perf_counter() - start
-    mean, std = evaluate_policy(model, evaluation_env, N_EVAL_EPISODES)
-    row = dict(
-        task=task,
-        contender=contender,
-        seed=seed,
-        steps=model.num_timesteps,
-        seconds=round(seconds, 1),
-        mean=round(float(np.mean(mean)), 1),
-        std=round(float(np.mean(std)), 1),
-        curve=[(steps, round(at, 2), round(value, 2)) for steps, at, value in curve.rows],
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(row))
-    print({key: value for key, value in row.items() if key != "curve"}, flush=True)
-    return row
-
-
-def median_and_interval(values: pd.Series) -> str:
-    """Median, and its 95 % interval by the bootstrap."""
-    if len(values) < 2:
-        return f"{values.median():.4g}"
-    low, high = stats.bootstrap((values,), np.median, method="percentile", rng=0).confidence_interval
-    return f"{values.median():.4g} [{low:.4g}, {high:.4g}]"
-
-
-def learning(arguments: argparse.Namespace) -> None:
-    """Train everything, print the table, draw the curves."""
-    jobs = [
-        (arguments.folder, task, contender, seed)
-        for task in arguments.tasks or TASKS
-        for seed in arguments.seeds
-        for contender in arguments.contenders
-    ]
-    # whole (task, seed) groups go to one process: PPO and TRPO need APOIS's seconds
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
-        rows = pool.map(run, jobs, chunksize=len(arguments.contenders))
-    table = pd.DataFrame(rows).drop(columns="curve")
-    table.to_csv(arguments.folder / "learning.csv", index=False)
-    grouped = table.groupby(["task", "contender"], sort=False)
-    print(grouped["mean"].apply(median_and_interval).unstack().to_string())
-    print(grouped[["steps", "seconds"]].median().unstack().to_string())
-    draw(rows, arguments.folder / "learning.png")
-
-
-def draw(rows: list[dict[str, Any]], file: Path) -> None:
-    """Curves by wall-clock time: median over the seeds, and their range."""
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    n_columns = min(4, len(tasks))
-    figure, axes = plt.subplots(
-        -(-len(tasks) // n_columns), n_columns, figsize=(3.6 * n_columns, 2.8 * -(-len(tasks) // n_columns)), squeeze=False
-    )
-    for axis, task in zip(axes.flat, tasks, strict=False):
-        for contender in dict.fromkeys(row["contender"] for row in rows):
-            curves = [np.array(row["curve"]) for row in rows if row["task"] == task and row["contender"] == contender]
-            curves = [curve for curve in curves if len(curve) > 1]
-            if not curves:
-                continue
-            seconds = np.linspace(max(curve[0, 1] for curve in curves), min(curve[-1, 1] for curve in curves), 100)
-            returns = np.array([np.interp(seconds, curve[:, 1], curve[:, 2]) for curve in curves])
-            axis.plot(seconds, np.median(returns, 0), label=contender.upper())
-            axis.fill_between(seconds, returns.min(0), returns.max(0), alpha=0.2)
-        axis.set(title=task, xlabel="seconds")
-    for axis in axes.flat[len(tasks) :]:
-        axis.axis("off")
-    axes[0, 0].legend(title="median and range of seeds")
-    for row_of_axes in axes:
-        row_of_axes[0].set_ylabel("mean return of a batch")
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
 
 
 def run_paper(job: tuple[Path, str, str, int, int]) -> dict[str, Any]:
@@ -229,7 +66,7 @@ def run_paper(job: tuple[Path, str, str, int, int]) -> dict[str, Any]:
         return json.loads(file.read_text())
     th.set_num_threads(1)
     env = pois_envs.make_vec_env(task, 100, seed=seed)
-    model = APOIS("LinearPolicy", env, n_episodes=100, seed=seed, **(PAPER_OPTIONS if options == "per-decision" else {}))
+    model = APOIS("LinearPolicy", env, seed=seed, **OPTIONS[options])
     returns: list[float] = []
     model.set_logger(configure(None, []))
     callback = model._setup_learn(10**9)[1]
@@ -312,7 +149,7 @@ def variance(arguments: argparse.Namespace) -> None:
     rows = []
     for task in arguments.tasks or ("CartPole-v1", "Pendulum-v1", "InvertedDoublePendulum-v5"):
         env = make_vec_env(task, N_ENVS, seed=100)
-        model = APOIS("MlpPolicy", env, batch_timesteps=4000, seed=100, **OPTIONS).learn(40_000, log_interval=None)
+        model = APOIS("MlpPolicy", env, seed=100).learn(40_000, log_interval=None)
         model.batch_timesteps, model.n_episodes = None, 400
         behavioral = ParameterVector(model.policy).get()
         direction = th.randn(len(behavioral), generator=th.Generator().manual_seed(0)) / len(behavioral) ** 0.5
@@ -367,10 +204,9 @@ def cost(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["learning", "paper", "variance", "cost"])
+    parser.add_argument("part", choices=["paper", "variance", "cost"])
     parser.add_argument("--tasks", nargs="+", help="default: all of the part")
-    parser.add_argument("--contenders", nargs="+", default=["apois", "ppo", "trpo"])
-    parser.add_argument("--options", nargs="+", default=["per-decision"], choices=["per-decision", "trajectory"])
+    parser.add_argument("--options", nargs="+", default=["per-decision"], choices=list(OPTIONS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(10)))
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--batches", type=int, default=100)
@@ -379,7 +215,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("per_decision"))
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    {"learning": learning, "paper": paper, "variance": variance, "cost": cost}[arguments.part](arguments)
+    {"paper": paper, "variance": variance, "cost": cost}[arguments.part](arguments)
 
 
 if __name__ == "__main__":

@@ -92,8 +92,13 @@ def make_env(task: str) -> TimedVecEnv:
     return TimedVecEnv(make_vec_env(task, 8, seed=0))
 
 
+def paper_batch(batch_timesteps: int, n_offline_iters: int) -> dict[str, Any]:
+    """The paper's arguments with batches of some steps."""
+    return {**APOIS.PAPER, "n_episodes": None, "batch_timesteps": batch_timesteps, "n_offline_iters": n_offline_iters}
+
+
 CONTENDERS: dict[str, Callable[[VecEnv], BaseAlgorithm]] = {
-    "APOIS linear": lambda env: APOIS("LinearPolicy", env, seed=0),
+    "APOIS linear": lambda env: APOIS("LinearPolicy", env, seed=0, **APOIS.PAPER),
     "APOIS 64-64": lambda env: APOIS("MlpPolicy", env, seed=0),
     "PPOIS linear": lambda env: PPOIS("LinearPolicy", env, seed=0),
     "PPO": lambda env: PPO("MlpPolicy", env, n_steps=ROLLOUT_STEPS // env.num_envs, seed=0, device="cpu"),
@@ -232,9 +237,9 @@ def batches(n_rounds: int) -> pd.DataFrame:
     """
     horizon_runs = {
         # Episodes last 500 steps once the pole is held, so train until then before the clock starts; seed 1 gets there
-        "APOIS linear, 100 episodes": (lambda env: APOIS("LinearPolicy", env, seed=1), 2_500_000, 500_000),
+        "APOIS linear, 100 episodes": (lambda env: APOIS("LinearPolicy", env, seed=1, **APOIS.PAPER), 2_500_000, 500_000),
         "APOIS 100-50-25, 50,000 steps, 20 offline iterations": (
-            lambda env: APOIS("MlpPolicy", env, batch_timesteps=50_000, n_offline_iters=20, policy_kwargs=DEEP, seed=0),
+            lambda env: APOIS("MlpPolicy", env, policy_kwargs=DEEP, seed=0, **paper_batch(50_000, 20)),
             0,
             100_000,
         ),
@@ -455,7 +460,7 @@ def million_steps() -> dict[str, Any]:
     """
     env = make_env(CARTPOLE)
     baseline = _peak_mebibytes()
-    model = APOIS("MlpPolicy", env, batch_timesteps=1_000_000, n_offline_iters=1, policy_kwargs=DEEP, seed=0)
+    model = APOIS("MlpPolicy", env, policy_kwargs=DEEP, seed=0, **paper_batch(1_000_000, 1))
     model.set_logger(configure(None, []))
     model.learn(1, log_interval=None)
     return {"case": "APOIS 100-50-25, 1,000,000 steps", "peak MiB": _peak_mebibytes() - baseline}

@@ -44,11 +44,11 @@ def train(folder: Path, total_timesteps: int, seed: int) -> Path:
         make_vec_env(ENV_ID, 1, seed=seed + 1000),
         callback_on_new_best=stop,
         n_eval_episodes=N_EVAL_EPISODES,
-        eval_freq=25_000 // N_ENVS,
+        eval_freq=12_500 // N_ENVS,
         log_path=str(folder),
         verbose=0,
     )
-    model = APOIS("LinearPolicy", env, n_episodes=20, bound="max-ess", iw_norm="sn", seed=seed)
+    model = APOIS("MlpPolicy", env, seed=seed)
     model.set_logger(configure(str(folder), ["csv"]))
     model.learn(total_timesteps, callback=evaluate, progress_bar=True)
     path = folder / "apois_inverted_pendulum.zip"
@@ -81,16 +81,17 @@ def draw_learning_curve(folder: Path) -> Path:
     returns.set_ylabel("return")
     returns.legend()
 
-    gain.set_title("Gain: by how much each update raised the lower bound of the return, never below 0")
+    gain.set_title("Gain: by how much each update raised the surrogate of the return, never below 0")
     gain.plot(steps, log["train/surrogate_improvement"], marker=".")
     gain.set_ylim(bottom=0.0)
     gain.set_ylabel("return")
 
-    ess.set_title("Effective sample size: as how many episodes the batch counts for the new policy")
+    ess.set_title("Effective sample size: as how many steps the batch counts for the new policy")
     ess.plot(steps, log["train/ess"], marker=".", label="effective sample size")
-    ess.plot(steps, log["rollout/n_episodes"], color="grey", linestyle=":", label="episodes in the batch")
+    n_steps = log["rollout/n_episodes"] * log["rollout/ep_len_mean"]
+    ess.plot(steps, n_steps, color="grey", linestyle=":", label="steps in the batch")
     ess.set_ylim(bottom=0.0)
-    ess.set_ylabel("episodes")
+    ess.set_ylabel("steps")
     ess.set_xlabel("environment steps")
     ess.legend()
 

@@ -5,14 +5,14 @@ import gymnasium as gym
 from sb3_pois import APOIS
 
 
-def main(total_timesteps: int = 300_000, path: str = "apois_inverted_pendulum.zip") -> None:
+def main(total_timesteps: int = 100_000, path: str = "apois_inverted_pendulum.zip") -> None:
     """
     Train, save, reload and act.
 
     :param total_timesteps: environment steps to train for
     :param path: where to save the model
     """
-    model = APOIS("LinearPolicy", "InvertedPendulum-v5", n_episodes=20, bound="max-ess", iw_norm="sn", seed=0, verbose=1)
+    model = APOIS("MlpPolicy", "InvertedPendulum-v5", seed=0, verbose=1)
     model.learn(total_timesteps)
     model.save(path)
 

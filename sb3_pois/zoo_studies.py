@@ -19,7 +19,7 @@ NET_ARCHS: dict[str, list[int] | None] = {"linear": None, "tiny": [16], "small":
 # What APOIS weights, and how far a target may go from the batch
 ESTIMATES: dict[str, dict[str, Any]] = {
     "trajectory": dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0, natural_gradient=False),
-    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="linear", min_ess=0.3, natural_gradient=True),
+    "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="none", min_ess=0.3, natural_gradient=False),
     "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.75, natural_gradient=True),
 }
 NORMALIZE = "dict(norm_obs=True, norm_reward=False)"

@@ -116,6 +116,8 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
 ]
 
 
+# The paper's arguments, for small batches
+PAPER = {name: value for name, value in APOIS.PAPER.items() if name != "n_episodes"}
 CASES = {
     "APOIS": Case(
         algorithm=APOIS,

@@ -51,6 +51,6 @@ def test_readme_names_every_option():
     options = set(inspect.signature(APOIS.__init__).parameters) - {"self", "policy", "env", "_init_setup_model"}
     missing = {option for option in options if f"`{option}`" not in readme}
     assert not missing
-    defaults = {"n_offline_iters": "10", "delta": "0.4", "bound": "`max-d2`", "line_search_max_iter": "30"}
+    defaults = {"n_offline_iters": "3", "delta": "0.9", "bound": "`std-ess`", "line_search_max_iter": "30"}
     for option, default in defaults.items():
         assert re.search(rf"\| `{option}` \| {re.escape(default)} \|", readme)

