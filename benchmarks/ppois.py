@@ -34,26 +34,27 @@ from sb3_pois import PPOIS
 N_ENVS = 8
 N_EVAL_EPISODES = 20
 
-PPOIS_TASKS: dict[str, tuple[int, dict[str, Any]]] = {
-    "InvertedPendulum-v5": (349_999, {"policy_kwargs": {"log_std_init": 1.0}}),
-    "CartPole-v1": (149_999, {}),
-    "Swimmer-v5": (1_000_000, {}),
+LINEAR_TASKS: dict[str, int] = {
+    "InvertedPendulum-v5": 349_999,
+    "CartPole-v1": 149_999,
+    "Swimmer-v5": 1_000_000,
 }
 DEEP_PPOIS: dict[str, Any] = {
+    **PPOIS.PAPER,
     "n_offline_iters": 20,
     "policy_kwargs": {"net_arch": [100, 50, 25], "mean_init": "controller", "log_std_init": -1.0},
 }
 # Suite, task: budget of environment steps, and what makes the models
 SUITES: dict[str, dict[str, tuple[int, dict[str, Callable[..., BaseAlgorithm]]]]] = {
     "linear": {
-        task: (budget, {"ppois": partial(PPOIS, "LinearPolicy", **options), "ars": partial(ARS, "LinearPolicy")})
-        for task, (budget, options) in PPOIS_TASKS.items()
+        task: (budget, {"ppois": partial(PPOIS, "LinearPolicy"), "ars": partial(ARS, "LinearPolicy")})
+        for task, budget in LINEAR_TASKS.items()
     },
     "ablation": {
         "CartPole-v1": (
             299_999,
             {
-                f"{name}-{bound}": partial(PPOIS, "MlpPolicy", bound=bound, grouping=grouping, **DEEP_PPOIS)
+                f"{name}-{bound}": partial(PPOIS, "MlpPolicy", **{**DEEP_PPOIS, "bound": bound, "grouping": grouping})
                 for name, grouping in (("ppois", "none"), ("npois", "neuron"))
                 for bound in ("max-d2", "max-ess")
             },

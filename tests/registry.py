@@ -116,8 +116,11 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
 ]
 
 
-# The paper's arguments, for small batches
-PAPER = {name: value for name, value in APOIS.PAPER.items() if name != "n_episodes"}
+def paper(algorithm: type[APOIS] | type[PPOIS]) -> dict[str, Any]:
+    """The paper's arguments, but for the size of a batch."""
+    return {name: value for name, value in algorithm.PAPER.items() if name != "n_episodes"}
+
+
 CASES = {
     "APOIS": Case(
         algorithm=APOIS,

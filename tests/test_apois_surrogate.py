@@ -26,7 +26,7 @@ def collect(model):
 
 
 def trained(policy="LinearPolicy", env=None, n_episodes=12, **kwargs):
-    return collect(APOIS(policy, env or DoubleBox(), n_episodes=n_episodes, seed=3, **kwargs))
+    return collect(APOIS(policy, env or DoubleBox(), **{**APOIS.PAPER, "n_episodes": n_episodes, "seed": 3, **kwargs}))
 
 
 def returns_of(model):

@@ -200,7 +200,7 @@ def test_mean_does_not_depend_on_the_baseline_and_is_that_of_the_target(task):
 
 
 def a_batch(policy="MlpPolicy", env=None, n_episodes=12, **kwargs):
-    model = APOIS(policy, env or DoubleBox(), n_episodes=n_episodes, seed=3, iw_method="per-decision", **kwargs)
+    model = APOIS(policy, env or DoubleBox(), seed=3, **{**PER_DECISION, "n_episodes": n_episodes, **kwargs})
     collect(model)
     return model, EpisodeLayout(th.as_tensor(model.rollout_buffer.episode_lengths))
 
@@ -261,7 +261,7 @@ def test_discrete_observations_are_one_hot():
 
 # The surrogate
 
-PER_DECISION: dict[str, Any] = dict(iw_method="per-decision")
+PER_DECISION: dict[str, Any] = {**APOIS.PAPER, "iw_method": "per-decision"}
 
 
 def surrogate_of(model, layout, objective, iw_lambda=1.0, baseline=True, max_chunk_steps=10**6, gamma=0.9):
@@ -414,7 +414,7 @@ def test_episodes_that_all_earn_the_same_teach_nothing(baseline):
             observation, _, _, truncated, info = super().step(action)
             return observation, 1.0, self.steps_left <= -20, truncated, info
 
-    model = APOIS("MlpPolicy", Constant(), n_episodes=6, horizon=9, baseline=baseline, seed=0, **PER_DECISION)
+    model = APOIS("MlpPolicy", Constant(), horizon=9, seed=0, **{**PER_DECISION, "n_episodes": 6, "baseline": baseline})
     collect(model)
     before = parameters_of(model)
     model.train()
@@ -433,4 +433,4 @@ def test_episodes_that_all_earn_the_same_teach_nothing(baseline):
 )
 def test_combinations_that_make_no_sense(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        APOIS("MlpPolicy", DoubleBox(), **kwargs)
+        APOIS("MlpPolicy", DoubleBox(), **{**APOIS.PAPER, **kwargs})

@@ -14,6 +14,7 @@ on the episodes that it serves.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -57,17 +58,22 @@ def linear_features(buffer: EpisodeRolloutBuffer, layout: EpisodeLayout) -> Feat
 
     :param buffer: the batch
     :param layout: where the episodes' steps lie
-    :return: the features; those of time alone for Dict spaces, images and observations of more than 1,000 numbers
+    :return: the features; those of time alone where there are images or more than 1,000 numbers
     """
-    of_time, space = time_features(layout), buffer.observation_space
-    if isinstance(space, spaces.Dict) or is_image_space(space):
+    of_time, space, observations = time_features(layout), buffer.observation_space, buffer.observations
+    parts: list[Any] = [(space, observations)]
+    if isinstance(space, spaces.Dict):
+        parts = [(part_space, observations[key]) for key, part_space in space.items()]
+    if any(is_image_space(part_space) for part_space, _ in parts):
         return of_time
 
+    def vector(part_space: spaces.Space, part: np.ndarray) -> th.Tensor:
+        tensor = preprocess_obs(th.as_tensor(part, device=layout.lengths.device), part_space)
+        assert isinstance(tensor, th.Tensor)
+        return tensor.flatten(1).double().clamp(-MAX_OBSERVATION, MAX_OBSERVATION)
+
     def vectors(rows: slice) -> th.Tensor:
-        assert isinstance(buffer.observations, np.ndarray)
-        observations = preprocess_obs(th.as_tensor(buffer.observations[rows], device=layout.lengths.device), space)
-        assert isinstance(observations, th.Tensor)
-        return observations.flatten(1).double().clamp(-MAX_OBSERVATION, MAX_OBSERVATION)
+        return th.cat([vector(part_space, part[rows]) for part_space, part in parts], dim=1)
 
     if vectors(slice(1)).shape[1] > MAX_OBSERVATION_LENGTH:
         return of_time

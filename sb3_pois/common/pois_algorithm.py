@@ -51,7 +51,7 @@ class PoisAlgorithm(BaseAlgorithm):
     """
 
     #: ``n_episodes`` and ``batch_timesteps`` where neither is given
-    default_batch: ClassVar[tuple[int | None, int | None]] = (100, None)
+    default_batch: ClassVar[tuple[int | None, int | None]]
     #: estimators that an optimisation may climb: value and gradient are continuous where it starts
     training_estimators: ClassVar[tuple[str, ...]] = ("none", "sn")
     rollout_buffer: EpisodeRolloutBuffer

@@ -44,7 +44,7 @@ class PPOIS(PoisAlgorithm):
     :param policy: ``LinearPolicy``, ``MlpPolicy``, ``MultiInputPolicy``, a :class:`Controller` of your own (the class or
         its dotted name; ``policy_kwargs`` are then those of :class:`HyperPolicy`), or a subclass of :class:`HyperPolicy`
     :param env: environment to learn from: an id, a Gymnasium environment or vector environment, or an SB3 ``VecEnv``
-    :param n_episodes: episodes per batch; 100 if ``batch_timesteps`` is not given either
+    :param n_episodes: episodes per batch; 50 if ``batch_timesteps`` is not given either
     :param batch_timesteps: steps per batch, instead of ``n_episodes``: whole episodes in launch order, only the last cut
     :param finish_last_episode: whether that last episode is not cut but run to its end, beyond ``batch_timesteps``
     :param horizon: number of steps after which every episode is cut; None leaves the end to the environment
@@ -83,6 +83,20 @@ class PPOIS(PoisAlgorithm):
     }
     policy: HyperPolicy
     rollout_buffer: HyperpolicyBuffer
+    default_batch = (50, None)
+    # What the paper's linear experiments have in common, but for delta, which is the task's: PPOIS(policy, env, **PPOIS.PAPER)
+    PAPER: ClassVar[dict[str, Any]] = {
+        "n_episodes": 100,
+        "gamma": 1.0,
+        "delta": 0.4,
+        "bound": "max-d2",
+        "iw_norm": "sn",
+        "min_ess": 0.0,
+        "center_returns": False,
+        "natural_gradient": True,
+        "n_offline_iters": 10,
+        "line_search_units": "absolute",
+    }
 
     def __init__(
         self,
@@ -94,9 +108,9 @@ class PPOIS(PoisAlgorithm):
         horizon: int | None = None,
         gamma: float = 1.0,
         delta: float = 0.4,
-        bound: str = "max-d2",
+        bound: str = "std-ess",
         iw_norm: str = "sn",
-        min_ess: float = 0.0,
+        min_ess: float = 0.7,
         center_returns: bool = False,
         natural_gradient: bool = True,
         grouping: Grouping = "none",
@@ -106,7 +120,7 @@ class PPOIS(PoisAlgorithm):
         line_search_tol: float = 1e-4,
         line_search_initial_step: float = 1.0,
         gradient_tol: float = 1e-4,
-        line_search_units: str = "absolute",
+        line_search_units: str = "returns",
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
