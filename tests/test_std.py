@@ -136,8 +136,7 @@ def drift_on_noise(bound: str, min_ess: float, n_episodes: int = 100, n_params: 
     for seed in range(12):
         rng = np.random.default_rng(seed)
         noise = rng.standard_normal((n_episodes, n_params), dtype=np.float32)
-        returns = rng.standard_normal(n_episodes)
-        returns = th.as_tensor((returns - returns.mean()) / returns.std())
+        returns = th.as_tensor(rng.standard_normal(n_episodes))
         objective = Objective(bound, "sn", 0.4, min_ess)
         surrogate = HyperpolicySurrogate(np.zeros(n_params), np.zeros(n_params), noise, returns, objective)
         result = optimize_offline(surrogate, th.zeros(2 * n_params).double(), gaussian_natural_gradient)
