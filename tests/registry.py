@@ -26,11 +26,12 @@ class Case:
     :param kwargs: arguments that make a batch small
     :param has_modules: whether its networks are torch modules of the policy, with a features extractor, also for images
     :param has_std_for_discrete_actions: whether there is a standard deviation to log whatever the action space
+    :param log_keys: what its log has and that of the others has not
     :param std_groups: names under which the log has the standard deviations of an ``MlpPolicy`` with one action
     :param more_policies: policies, with arguments that only this algorithm's have
     :param options: its options, each with two values that have to make a difference
     :param neutral_options: options with two values that must make no difference beyond rounding
-    :param contexts: arguments without which an option has no effect, by option
+    :param contexts: arguments under which the two values of an option make a difference, by option
     :param bad_values: values that the constructor refuses, with what the message says besides name and value
     :param estimates: arguments that choose what is weighted, and what goes with it
     :param identity_kwargs: arguments with which it solves an identity task
@@ -41,6 +42,7 @@ class Case:
     kwargs: dict[str, Any]
     has_modules: bool
     has_std_for_discrete_actions: bool
+    log_keys: tuple[str, ...]
     std_groups: tuple[str, ...]
     more_policies: list[tuple[Any, dict[str, Any]]]
     options: list[tuple[str, Any, Any]]
@@ -127,6 +129,7 @@ CASES = {
         kwargs=dict(n_episodes=6, seed=0),
         has_modules=True,
         has_std_for_discrete_actions=False,
+        log_keys=("train/explained_variance",),
         std_groups=(),
         more_policies=[
             ("MlpPolicy", dict(features_extractor_class=ScalingExtractor, features_extractor_kwargs=dict(features_dim=6)))
@@ -141,10 +144,8 @@ CASES = {
         ],
         neutral_options=[("max_chunk_steps", 16_384, 5)],
         contexts={
+            **dict.fromkeys([*(name for name, *_ in OPTIONS), "iw_method"], paper(APOIS)),
             "finish_last_episode": dict(batch_timesteps=30),
-            "fisher_damping": dict(natural_gradient=True),
-            "iw_lambda": dict(iw_method="per-decision", bound="std-ess"),
-            "baseline": dict(iw_method="per-decision"),
         },
         bad_values=[
             *BAD_VALUES,
@@ -157,8 +158,8 @@ CASES = {
             *(("max_chunk_steps", value, "integer >= 1") for value in (0, None, 1e4)),
         ],
         estimates=[
-            dict(natural_gradient=True),
-            *(dict(iw_method="per-decision", baseline=baseline, min_ess=0.2) for baseline in ("none", "time", "linear")),
+            dict(iw_method="trajectory", iw_lambda=1.0, baseline="none", min_ess=0.0),
+            *(dict(iw_lambda=1.0, baseline=baseline, min_ess=0.2) for baseline in ("none", "time", "linear")),
         ],
         identity_kwargs=dict(n_episodes=200, delta=0.2, seed=0),
         identity_timesteps=20_000,
@@ -168,6 +169,7 @@ CASES = {
         kwargs=dict(n_episodes=6, seed=0),
         has_modules=False,
         has_std_for_discrete_actions=True,
+        log_keys=(),
         std_groups=tuple(f"layer_{layer}.{kind}" for layer in range(3) for kind in ("weight", "bias")),
         more_policies=[
             ("LinearPolicy", dict(mean_init=np.arange(3), log_std_init=-1.0)),
@@ -180,6 +182,7 @@ CASES = {
         ],
         neutral_options=[],
         contexts={
+            **dict.fromkeys([name for name, *_ in OPTIONS], paper(PPOIS)),
             "finish_last_episode": dict(batch_timesteps=30),
             "grouping": dict(policy_kwargs=dict(net_arch=[2])),
         },

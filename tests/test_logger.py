@@ -41,7 +41,7 @@ TRAIN_KEYS = {
 
 
 def train_keys(case: Case) -> set[str]:
-    return TRAIN_KEYS | {f"train/std/{name}" for name in case.std_groups}
+    return TRAIN_KEYS | set(case.log_keys) | {f"train/std/{name}" for name in case.std_groups}
 
 
 class PlainEnv(ControlEnv):

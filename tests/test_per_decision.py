@@ -240,12 +240,21 @@ def test_baseline_does_not_extrapolate_beyond_what_was_earned():
     assert 1.0 <= values[is_odd].min() and values[is_odd].max() <= 20.0, "the even episodes last 20 steps"
 
 
-@pytest.mark.parametrize("name", ["cnn", "dict"])
-def test_without_a_vector_the_baseline_is_of_time_alone(name):
-    policy, make_env, policy_kwargs = POLICY_CASES[name]
+def test_the_baseline_of_images_is_of_time_alone():
+    policy, make_env, policy_kwargs = POLICY_CASES["cnn"]
     model, layout = a_batch(policy, make_env(), n_episodes=3, horizon=10, policy_kwargs=policy_kwargs)
     rows = slice(None)
     assert th.equal(linear_features(model.rollout_buffer, layout)(rows), time_features(layout)(rows))
+
+
+def test_a_dict_is_the_vector_of_its_parts():
+    policy, make_env, policy_kwargs = POLICY_CASES["dict"]
+    model, layout = a_batch(policy, make_env(), n_episodes=3, horizon=10, policy_kwargs=policy_kwargs)
+    buffer = model.rollout_buffer
+    vector = np.hstack([buffer.observations[key].reshape(buffer.n_steps, -1) for key in sorted(buffer.observations)])
+    vector = double(vector).clamp(-10.0, 10.0)
+    expected = th.cat([vector, vector**2, time_features(layout)(slice(None))], dim=1)
+    th.testing.assert_close(linear_features(buffer, layout)(slice(None)), expected)
 
 
 def test_discrete_observations_are_one_hot():

@@ -10,7 +10,16 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from tests.helpers.envs import ControlEnv, CountingEnv
-from tests.registry import CASES, Case, assert_same_parameters, differ, for_each_algorithm, for_each_policy, parameters_of
+from tests.registry import (
+    CASES,
+    Case,
+    assert_same_parameters,
+    differ,
+    for_each_algorithm,
+    for_each_policy,
+    paper,
+    parameters_of,
+)
 
 EVERY_OPTION = [
     pytest.param(case, name, one, other, id=f"{algorithm}-{name}-{one}-{other}")
@@ -50,7 +59,7 @@ def test_every_option_has_its_effect(case: Case, name: str, one: object, other: 
 @for_each_algorithm
 def test_options_that_change_nothing(case: Case) -> None:
     for option, one, other in case.neutral_options:
-        models = [case.make(ControlEnv(), **{option: value}).learn(24) for value in (one, other)]
+        models = [case.make(ControlEnv(), **paper(case.algorithm), **{option: value}).learn(24) for value in (one, other)]
         for name, value in parameters_of(models[0]).items():
             np.testing.assert_allclose(value, parameters_of(models[1])[name], rtol=1e-4, atol=1e-6, err_msg=option)
 

@@ -19,7 +19,16 @@ from sb3_pois.common.std_limits import LARGEST_LOG_STD, MAX_LOG_STD_CHANGE, std_
 from sb3_pois.ppois import Controller
 from sb3_pois.ppois.surrogate import HyperpolicySurrogate, gaussian_natural_gradient
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
-from tests.registry import CASES, Case, assert_same_parameters, for_each_algorithm, for_each_policy, log_of, parameters_of
+from tests.registry import (
+    CASES,
+    Case,
+    assert_same_parameters,
+    for_each_algorithm,
+    for_each_policy,
+    log_of,
+    paper,
+    parameters_of,
+)
 
 
 class Stds(BaseCallback):
@@ -62,7 +71,9 @@ def test_products_of_two_draws_at_the_largest_std_fit_float32() -> None:
 @pytest.mark.parametrize("natural_gradient", [True, False])
 def test_a_batch_changes_the_std_by_no_more_than_the_limit(case: Case, policy: str, natural_gradient: bool) -> None:
     stds = Stds()
-    model = case.make(ControlEnv(), policy, bound="J", iw_norm="sn", natural_gradient=natural_gradient)
+    model = case.make(
+        ControlEnv(), policy, **{**paper(case.algorithm), "bound": "J", "iw_norm": "sn", "natural_gradient": natural_gradient}
+    )
     model.learn(6 * 24, stds)
     assert stds.changes.shape[0] == 6
     assert np.abs(stds.changes).max() == pytest.approx(MAX_LOG_STD_CHANGE, rel=1e-5), "no farther, and as far as that"
@@ -125,7 +136,7 @@ def test_no_model_dies_of_an_infinite_action(seed: int, bound: str) -> None:
     """Nothing limits the std here but its limits; without them these seeds died within a few batches."""
     kwargs: dict[str, Any] = dict(delta=1.0, bound=bound, iw_norm="sn", natural_gradient=True)
     kwargs["policy_kwargs"] = dict(log_std_init=-1.0)
-    model = APOIS("LinearPolicy", RandomLength(), n_episodes=5, gamma=0.9, seed=seed, **kwargs)
+    model = APOIS("LinearPolicy", RandomLength(), seed=seed, **{**APOIS.PAPER, "n_episodes": 5, "gamma": 0.9, **kwargs})
     model.learn(500)
     assert np.isfinite(model.policy.log_std.item())
 
