@@ -2,6 +2,7 @@
 What PPOIS learns with linear controllers beside ARS, and what N-POIS does for deep ones.
 
     python benchmarks/ppois.py linear
+    python benchmarks/ppois.py pid         # three gains on a second-order plant, beside Nelder and Mead's simplex search
     python benchmarks/ppois.py ablation    # deep policy on CartPole-v1: PPOIS and N-POIS, with d2 and with ESS
 
 Every run uses 8 environments in one process and one thread. No batch of PPOIS starts after the budget of steps; ARS (default
@@ -19,10 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pandas as pd
 import torch as th
 from sb3_contrib import ARS
+from scipy.optimize import minimize
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -30,6 +33,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 
 from sb3_pois import PPOIS
+from sb3_pois.ppois import Controller
 
 N_ENVS = 8
 N_EVAL_EPISODES = 20
@@ -39,6 +43,75 @@ LINEAR_TASKS: dict[str, int] = {
     "CartPole-v1": 149_999,
     "Swimmer-v5": 1_000_000,
 }
+
+
+class StepResponse(gym.Env):
+    """
+    A lightly damped mass under a constant load follows a step of its set point for five seconds.
+
+    The observation is the error, its integral and the velocity; the action is the force. A step costs the squared error and a
+    hundredth of the squared force.
+    """
+
+    N_STEPS, DT = 100, 0.05
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gym.spaces.Box(-10.0, 10.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.position = self.velocity = self.integral = 0.0
+        self.n_steps = 0
+        return self.observation(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        force, dt = float(action[0]), self.DT / 2.0
+        for _ in range(2):
+            self.velocity += dt * (force - 0.2 * self.velocity - self.position - 0.5)
+            self.position += dt * self.velocity
+            self.integral += dt * (1.0 - self.position)
+        self.n_steps += 1
+        cost = (1.0 - self.position) ** 2 + 0.01 * force**2
+        return self.observation(), -cost, False, self.n_steps == self.N_STEPS, {}
+
+    def observation(self) -> np.ndarray:
+        return np.array([1.0 - self.position, self.integral, self.velocity], dtype=np.float32)
+
+
+class Pid(Controller):
+    """Proportional, integral and derivative gains."""
+
+    n_params = 3
+
+    def act(self, params: np.ndarray, observations: Any) -> np.ndarray:
+        return (params * observations * [1.0, 1.0, -1.0]).sum(1, keepdims=True)
+
+
+def return_of(gains: np.ndarray) -> float:
+    """Return of a PID controller, which is the same in every episode."""
+    env = StepResponse()
+    controller = Pid(env.observation_space, env.action_space)
+    observation, _ = env.reset()
+    total, is_over = 0.0, False
+    while not is_over:
+        action = controller.act(gains[None], observation[None])[0].clip(-10.0, 10.0)
+        observation, reward, _, is_over, _ = env.step(action)
+        total += reward
+    return total
+
+
+def pid(seeds: list[int]) -> None:
+    """The tuned gains' returns beside the best that simplex searches find."""
+    th.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    starts = [np.zeros(3), *rng.normal(0.0, [10.0, 10.0, 5.0], (11, 3))]
+    optima = [minimize(lambda x: -return_of(x), start, method="Nelder-Mead", options=dict(maxfev=800)) for start in starts]
+    print(f"best of {len(starts)} simplex searches: {-min(optimum.fun for optimum in optima):.2f}")
+    for seed in seeds:
+        model = PPOIS(Pid, make_vec_env(StepResponse, 20, seed=seed), seed=seed).learn(200_000, log_interval=None)
+        mean, std = model.policy.mean.numpy(), model.policy.log_std.exp().numpy()
+        print(f"seed {seed}: {return_of(mean):.2f}, gains {mean.round(2)}, standard deviations {std.round(2)}", flush=True)
+
+
 DEEP_PPOIS: dict[str, Any] = {
     **PPOIS.PAPER,
     "n_offline_iters": 20,
@@ -117,7 +190,7 @@ def run(job: tuple[str, str, str, int, int | None]) -> dict[str, Any]:
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", choices=list(SUITES))
+    parser.add_argument("suite", choices=[*SUITES, "pid"])
     parser.add_argument("--tasks", nargs="+", help="default: all of the suite")
     parser.add_argument("--algorithms", nargs="+", help="default: all of the suite")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
@@ -126,6 +199,9 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="where to write the rows")
     arguments = parser.parse_args()
 
+    if arguments.suite == "pid":
+        pid(arguments.seeds)
+        return
     suite = SUITES[arguments.suite]
     jobs = [
         (arguments.suite, task, algorithm, seed, arguments.budget)

@@ -11,7 +11,7 @@ from stable_baselines3.common.envs import SimpleMultiObsEnv
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from tests.helpers.envs import AnySpacesEnv, ControlEnv
-from tests.registry import Case, collect, differ, for_each_algorithm, for_each_algorithm_with_modules, parameters_of
+from tests.registry import Case, collect, differ, for_each_algorithm, for_each_algorithm_with_modules, paper, parameters_of
 
 MIXED = spaces.Dict(
     image=spaces.Box(0, 255, (36, 36, 1), np.uint8),
@@ -58,13 +58,15 @@ def test_sb3_grid_world(case: Case) -> None:
 @for_each_algorithm
 def test_dict_of_vectors_is_the_same_as_the_vector(case: Case) -> None:
     """Same seeds, same numbers: the whole training is the same up to rounding."""
-    on_vector, on_dict = case.make(ControlEnv(), "MlpPolicy"), case.make(DictVectorEnv(), "MultiInputPolicy")
+    arguments = paper(case.algorithm)  # without a conjugate gradient, which makes more of the rounding
+    on_vector = case.make(ControlEnv(), "MlpPolicy", **arguments)
+    on_dict = case.make(DictVectorEnv(), "MultiInputPolicy", **arguments)
     for model in (on_vector, on_dict):
         model.learn(72)
     vectors = np.array([on_vector.observation_space.sample() for _ in range(10)])
     actions, _ = on_vector.predict(vectors, deterministic=True)
     same_actions, _ = on_dict.predict(dict(a=vectors[:, :2], b=vectors[:, 2:]), deterministic=True)
-    np.testing.assert_allclose(actions, same_actions, atol=1e-3)
+    np.testing.assert_allclose(actions, same_actions, atol=1e-5)
     np.testing.assert_allclose(on_vector.rollout_buffer.actions, on_dict.rollout_buffer.actions, rtol=1e-3, atol=1e-4)
 
 

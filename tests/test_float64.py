@@ -184,6 +184,27 @@ def test_every_policy_can_be_evaluated_in_float64(
     th.testing.assert_close(in_float64.log_weights, in_float32.log_weights, rtol=1e-3, atol=1e-4)
 
 
+class NormalizingExtractor(BaseFeaturesExtractor):
+    """Has buffers, in its batch normalisation."""
+
+    def __init__(self, observation_space: spaces.Space) -> None:
+        super().__init__(observation_space, 3)
+        self.layers = th.nn.Sequential(th.nn.Linear(3, 3), th.nn.BatchNorm1d(3))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.layers(observations)
+
+
+def test_what_is_not_learned_is_in_float64_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surrogate_module, "MAX_ROUNDING_ERROR", -1.0)
+    policy = MlpPolicy(OBSERVATION_SPACE, ACTION_SPACE, learn_std=False, features_extractor_class=NormalizingExtractor)
+    policy.mlp[0].requires_grad_(False)
+    policy.set_training_mode(False)
+    surrogate = make_surrogate(policy, [4, 3])
+    params = surrogate._evaluate_policy(th.as_tensor(surrogate.buffer.observations), surrogate.parameters.get(), True)
+    assert surrogate.in_float64 and [param.dtype for param in params] == [th.float64] * 2
+
+
 class Float32Extractor(BaseFeaturesExtractor):
     """Insists on float32."""
 
@@ -210,11 +231,24 @@ class Float32Policy(MlpPolicy):
     ],
 )
 def test_policies_that_know_float32_only_go_on_working_and_it_is_said(policy: Any, policy_kwargs: Any, reason: str) -> None:
-    model = APOIS(policy, ControlEnv(), n_episodes=6, seed=0, policy_kwargs=policy_kwargs)
-    before = parameters_of(model)
-    with pytest.warns(UserWarning, match=f"cannot be evaluated in float64 .*{reason}.*float32's precision"):
+    def learn(log_std: float) -> None:
+        kwargs = dict(policy_kwargs, log_std_init=log_std)
+        model = APOIS(policy, ControlEnv(), n_episodes=6, seed=0, line_search_units="returns", policy_kwargs=kwargs)
+        before = parameters_of(model)
         model.learn(24)
-    assert any(not np.array_equal(value, before[name]) for name, value in parameters_of(model).items())
+        assert any(not np.array_equal(value, before[name]) for name, value in parameters_of(model).items())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        learn(0.0)  # where float32 does
+    with pytest.warns(UserWarning, match=f"log weights by about .* cannot be evaluated in float64 .*{reason}"):
+        learn(-13.0)
+
+
+@pytest.mark.parametrize("log_std", [0.0, -3.0, -9.0])
+def test_the_coarse_measure_of_rounding_is_of_the_right_size(log_std: float) -> None:
+    surrogate = make_surrogate(make_policy(log_std, gain=100.0), [400] * 5)
+    assert 1.0 < surrogate.rounding_error(by_float64=False) / surrogate.rounding_error() < 10.0
 
 
 def test_float64_leaves_ordinary_learning_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

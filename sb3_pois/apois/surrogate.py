@@ -216,7 +216,7 @@ class DirectSurrogate(ActionSurrogate):
         """
         return self._evaluate_policy(observations, theta, self.in_float64)
 
-    def rounding_error(self) -> float:
+    def rounding_error(self, by_float64: bool = True) -> float:
         r"""
         Expected error of the longest episode's log weight if the networks are evaluated in float32.
 
@@ -224,17 +224,20 @@ class DirectSurrogate(ActionSurrogate):
         sum is :math:`e \sqrt{2 T}`. Here e is what float32 and float64 make different of the behavioral log densities of some
         of the batch's steps.
 
+        :param by_float64: False is for policies that float64 is foreign to, and coarser: e is then what parameters one unit
+            in the last place away make different
         :return: the error, in nats
         """
         rows = np.unique(np.linspace(0, self.buffer.n_steps - 1, MAX_PROBED_STEPS, dtype=np.int64))
         observations, theta = self._observations(rows), self.parameters.get()
         actions = th.as_tensor(self.buffer.actions[rows], device=theta.device)
+        other = theta if by_float64 else th.nextafter(theta, th.full_like(theta, math.inf))
         with th.no_grad():
-            single, double = (
-                self.policy.distribution.log_prob(self._evaluate_policy(observations, theta, in_float64), actions)
-                for in_float64 in (False, True)
-            )
-        return math.sqrt(2.0 * self.n_summed_steps * float(((single - double) ** 2).mean()))
+            log_probs = [
+                self.policy.distribution.log_prob(self._evaluate_policy(observations, *arguments), actions)
+                for arguments in ((theta, False), (other, by_float64))
+            ]
+        return math.sqrt(2.0 * self.n_summed_steps * float(((log_probs[0] - log_probs[1]) ** 2).mean()))
 
     @property
     def n_summed_steps(self) -> float:
@@ -242,17 +245,19 @@ class DirectSurrogate(ActionSurrogate):
         return float(self.buffer.episode_lengths.max())
 
     def _needs_float64(self) -> bool:
-        """Whether float32 would falsify the log weights; where the policy cannot do without it, that is said."""
+        """Whether float32 would falsify the log weights; where it would and the policy cannot do without it, that is said."""
         try:
             return self.rounding_error() > MAX_ROUNDING_ERROR
         except Exception as error:  # whatever a module of the user's says to a type that it does not expect
-            reason = str(error).partition("\n")[0]
+            refusal = str(error).partition("\n")[0]
+        coarse = self.rounding_error(by_float64=False)
+        if coarse > MAX_ROUNDING_ERROR:
             warnings.warn(
-                f"the policy cannot be evaluated in float64 ({reason}), so the importance weights have float32's precision: "
-                "where the standard deviation is small or episodes are very long, they err",
+                f"rounding to float32 changes log weights by about {coarse:.1g}, and the policy cannot be evaluated in float64"
+                f" ({refusal}): let its modules take the type of their inputs, or raise the standard deviation",
                 stacklevel=2,
             )
-            return False
+        return False
 
     def _evaluate_policy(self, observations: PyTorchObs, theta: th.Tensor, in_float64: bool) -> Params:
         named = self.parameters.split(theta)

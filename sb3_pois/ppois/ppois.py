@@ -110,7 +110,7 @@ class PPOIS(PoisAlgorithm):
         delta: float = 0.4,
         bound: str = "std-ess",
         iw_norm: str = "sn",
-        min_ess: float = 0.7,
+        min_ess: float = 0.5,
         center_returns: bool = False,
         natural_gradient: bool = True,
         grouping: Grouping = "none",
