@@ -108,7 +108,7 @@ def pid(seeds: list[int]) -> None:
     print(f"best of {len(starts)} simplex searches: {-min(optimum.fun for optimum in optima):.2f}")
     for seed in seeds:
         model = PPOIS(Pid, make_vec_env(StepResponse, 20, seed=seed), seed=seed).learn(200_000, log_interval=None)
-        mean, std = model.policy.mean.numpy(), model.policy.log_std.exp().numpy()
+        mean, std = (values.detach().numpy() for values in (model.policy.mean, model.policy.log_std.exp()))
         print(f"seed {seed}: {return_of(mean):.2f}, gains {mean.round(2)}, standard deviations {std.round(2)}", flush=True)
 
 

@@ -111,7 +111,7 @@ def test_policy_kwargs_that_are_no_dict(case: Case) -> None:
 
 @for_each_algorithm
 def test_file_of_another_algorithm(case: Case, tmp_path: Path) -> None:
-    case.make(ControlEnv()).save(tmp_path / "model")
+    case.make(ControlEnv(), **paper(case.algorithm)).save(tmp_path / "model")
     for other in CASES.values():
         if not issubclass(other.algorithm, case.algorithm) and not issubclass(case.algorithm, other.algorithm):
             with pytest.raises(ValueError, match="what another algorithm saved, its own class has to load"):

@@ -90,6 +90,7 @@ class APOIS(PoisAlgorithm):
         "MultiInputPolicy": MultiInputPolicy,
     }
     policy: MlpPolicy
+    policy_bases = (MlpPolicy,)
     default_batch = (None, 4000)
     # What the paper's linear experiments have in common, but for delta, which is the task's: APOIS(policy, env, **APOIS.PAPER)
     PAPER: ClassVar[dict[str, Any]] = {
@@ -206,9 +207,8 @@ class APOIS(PoisAlgorithm):
             )
 
     def _make_policy(self) -> MlpPolicy:
-        if not (isinstance(self.policy_class, type) and issubclass(self.policy_class, MlpPolicy)):
-            self._refuse_policy_class("sb3_pois.apois.MlpPolicy")
-        policy = self.policy_class(self.observation_space, self.action_space, **self.policy_kwargs)
+        policy_class: Any = self.policy_class
+        policy = policy_class(self.observation_space, self.action_space, **self.policy_kwargs)
         warn_of_stochastic_layers(policy)
         return policy.to(self.device)
 

@@ -9,7 +9,7 @@ import warnings
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -50,6 +50,8 @@ class PoisAlgorithm(BaseAlgorithm):
     :param supported_action_spaces: action spaces that the algorithm supports
     """
 
+    #: what a policy class has to be a subclass of
+    policy_bases: ClassVar[tuple[type, ...]]
     #: ``n_episodes`` and ``batch_timesteps`` where neither is given
     default_batch: ClassVar[tuple[int | None, int | None]]
     #: estimators that an optimisation may climb: value and gradient are continuous where it starts
@@ -133,6 +135,7 @@ class PoisAlgorithm(BaseAlgorithm):
             raise ValueError("env is None, but a new model needs the environment whose spaces it is for")
         if not isinstance(self.policy_kwargs, dict):
             raise ValueError(f"policy_kwargs is {self.policy_kwargs!r}, but must be a dict")
+        self._check_policy_class()
         self._validate_arguments()
         super().set_random_seed(self._seed_of_now())
         self.policy = self._make_policy()
@@ -143,9 +146,12 @@ class PoisAlgorithm(BaseAlgorithm):
         check_choice("policy", policy_name, self.policy_aliases)
         return super()._get_policy_from_name(policy_name)
 
-    def _refuse_policy_class(self, allowed: str) -> NoReturn:
+    def _check_policy_class(self) -> None:
         given = self.policy_class
+        if isinstance(given, type) and issubclass(given, self.policy_bases):
+            return
         name = f"{given.__module__}.{given.__qualname__}" if isinstance(given, type) else repr(given)
+        allowed = " or ".join(f"{base.__module__.rpartition('.')[0]}.{base.__name__}" for base in self.policy_bases)
         raise ValueError(
             f"policy is {name}, but must be a subclass of {allowed}; what another algorithm saved, its own class has to load"
         )

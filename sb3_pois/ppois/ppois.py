@@ -83,6 +83,7 @@ class PPOIS(PoisAlgorithm):
     }
     policy: HyperPolicy
     rollout_buffer: HyperpolicyBuffer
+    policy_bases = (Controller, HyperPolicy)
     default_batch = (50, None)
     # What the paper's linear experiments have in common, but for delta, which is the task's: PPOIS(policy, env, **PPOIS.PAPER)
     PAPER: ClassVar[dict[str, Any]] = {
@@ -182,12 +183,10 @@ class PPOIS(PoisAlgorithm):
         spaces_and_kwargs = dict(
             observation_space=self.observation_space, action_space=self.action_space, **self.policy_kwargs
         )
-        if isinstance(policy_class, type) and issubclass(policy_class, Controller):
+        if issubclass(policy_class, Controller):
             policy = HyperPolicy(controller_class=policy_class, **spaces_and_kwargs)
-        elif isinstance(policy_class, type) and issubclass(policy_class, HyperPolicy):
-            policy = policy_class(**spaces_and_kwargs)
         else:
-            self._refuse_policy_class("sb3_pois.ppois.Controller or sb3_pois.ppois.HyperPolicy")
+            policy = policy_class(**spaces_and_kwargs)
         group_index_of(self.grouping, policy.controller)  # refuses what is no partition of the parameters
         return policy.to(self.device)
 
