@@ -87,7 +87,7 @@ def assert_importance_weights_are_one(model: Any) -> None:
     assert log_of(model)["train/surrogate_before"] == pytest.approx(expected, abs=1e-5)
 
 
-PLAIN_MEAN: dict[str, Any] = dict(delta=1.0, center_returns=False, iw_norm="none")
+PLAIN_MEAN: dict[str, Any] = dict(gamma=1.0, delta=1.0, center_returns=False, iw_norm="none")
 
 
 @for_each_algorithm_with_modules
