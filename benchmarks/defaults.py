@@ -37,6 +37,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import sb3_pois.envs as pois_envs
 from sb3_pois import APOIS, PPOIS
+from sb3_pois.common.saving import replaced_when_complete
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -161,10 +162,8 @@ def run(job: tuple[Path, str, str, int, bool]) -> dict[str, Any]:
     row["at equal steps"] = curve.after_steps if has_seconds else curve.score()
     row["at equal seconds"] = curve.after_seconds if has_seconds else row["at equal steps"]
     row["curve"] = curve.rows
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".part")
-    unfinished.write_text(json.dumps(row))
-    unfinished.rename(file)
+    with replaced_when_complete(file) as opened:
+        opened.write(json.dumps(row).encode())
     print({key: value for key, value in row.items() if key != "curve"}, flush=True)
     return row
 

@@ -35,6 +35,7 @@ try:
     from rl_zoo3.utils import ALGOS, get_latest_run_id
 
     from sb3_pois.zoo_studies import (
+        NO_BATCH_SIZE,
         NORMALIZE,
         FirstTrialSampler,
         TrialEvalCallback,
@@ -129,7 +130,7 @@ class PoisExperimentManager(ExperimentManager):
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
         if hyperparams.keys() & {"n_episodes", "batch_timesteps"}:  # the budget is one of them: the model's gives way
-            hyperparams = {"n_episodes": None, "batch_timesteps": None, "finish_last_episode": False, **hyperparams}
+            hyperparams = {**NO_BATCH_SIZE, **hyperparams}
         return super()._load_pretrained_agent(hyperparams, env)
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:

@@ -22,6 +22,8 @@ ESTIMATES: dict[str, dict[str, Any]] = {
     "per-decision": dict(iw_method="per-decision", iw_lambda=1.0, baseline="none", min_ess=0.3, natural_gradient=False),
     "forgetting": dict(iw_method="per-decision", iw_lambda=0.95, baseline="linear", min_ess=0.75, natural_gradient=True),
 }
+# Takes away the size of a batch that a file or a model has, for the one that is given to go with
+NO_BATCH_SIZE: dict[str, Any] = dict(n_episodes=None, batch_timesteps=None, finish_last_episode=False)
 NORMALIZE = "dict(norm_obs=True, norm_reward=False)"
 
 
@@ -89,8 +91,7 @@ def convert_pois_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         hyperparams["normalize"] = NORMALIZE if hyperparams["normalize"] else False
     policy = "LinearPolicy" if net_arch is None else "MlpPolicy"
     # A batch has the size that the trial chose, whatever the hyperparameter file has
-    size = {"n_episodes": None, "batch_timesteps": None, "finish_last_episode": False}
-    return {**size, **hyperparams, "policy": policy, "policy_kwargs": policy_kwargs}
+    return {**NO_BATCH_SIZE, **hyperparams, "policy": policy, "policy_kwargs": policy_kwargs}
 
 
 def choices_of(algorithm: type[PoisAlgorithm], hyperparams: dict[str, Any]) -> dict[str, Any] | None:
