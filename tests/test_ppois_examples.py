@@ -10,7 +10,7 @@ from examples import tune_pid
 
 
 def test_tuned_gains_beat_those_set_by_hand(capsys):
-    before, after = tune_pid.tune(total_timesteps=60_000, n_eval_episodes=40, seed=100)
+    before, after = tune_pid.tune(total_timesteps=30_000, n_eval_episodes=20, seed=100)
     assert after > before
     printed = capsys.readouterr().out
     assert all(name in printed for name in tune_pid.GAINS)

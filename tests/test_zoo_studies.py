@@ -102,6 +102,10 @@ def test_the_first_trial_is_what_the_study_starts_from(file: Path, tmp_path: Pat
     calls = record_calls(monkeypatch, file.stem)
     for hyperparams in {yaml.dump(entry): entry for entry in yaml.safe_load(file.read_text()).values()}.values():
         if file.stem == "apois" and "n_episodes" in hyperparams:  # whose studies choose the steps of a batch
+            arguments = {
+                name: value for name, value in hyperparams.items() if name not in ("n_timesteps", "n_envs", "normalize")
+            }
+            assert zoo_studies.choices_of(APOIS, arguments) is None
             continue
         hyperparams = {**hyperparams, "n_timesteps": 40, "n_envs": 2}
         calls.clear()
