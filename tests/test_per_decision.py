@@ -247,6 +247,15 @@ def test_the_baseline_of_images_is_of_time_alone():
     assert th.equal(linear_features(model.rollout_buffer, layout)(rows), time_features(layout)(rows))
 
 
+def test_observations_are_clipped():
+    model, layout = a_batch()
+    model.rollout_buffer.observations *= 100.0
+    vector = np.clip(model.rollout_buffer.observations.astype(np.float64), -10.0, 10.0)
+    features = linear_features(model.rollout_buffer, layout)(slice(None))
+    assert (np.abs(model.rollout_buffer.observations) > 10.0).any()
+    np.testing.assert_allclose(features[:, : 2 * vector.shape[1]], np.hstack([vector, vector**2]))
+
+
 def test_a_dict_is_the_vector_of_its_parts():
     policy, make_env, policy_kwargs = POLICY_CASES["dict"]
     model, layout = a_batch(policy, make_env(), n_episodes=3, horizon=10, policy_kwargs=policy_kwargs)
